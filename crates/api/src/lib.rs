@@ -1,5 +1,9 @@
 //! What Kubernetes objects are, without I/O: kinds, schemas, metadata, selectors, quantities, patches, codecs.
 
+pub mod field;
+pub mod schema;
+pub mod selector;
+pub mod status;
 pub mod user;
 
 pub use user::UserInfo;

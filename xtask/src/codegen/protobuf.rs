@@ -1,0 +1,76 @@
+//! Reads protobuf tags and `+markers` out of `k8s-pb`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::openapi::Definition;
+
+type Fields = BTreeMap<String, (u32, BTreeMap<String, Vec<String>>)>;
+
+/// Adds what k8s-pb knows to each definition. A type or field it lacks keeps tag 0: it has no protobuf form.
+pub(crate) fn annotate(definitions: &mut [Definition], root: &Path) -> Result<()> {
+    let mut files: BTreeMap<String, BTreeMap<String, Fields>> = BTreeMap::new();
+    for definition in definitions {
+        let (module, name) = definition.path.rsplit_once("::").context("type in a module")?;
+        if !files.contains_key(module) {
+            let path = root.join(module.replace("::", "/")).join("mod.rs");
+            let structs = if path.exists() { structs(&std::fs::read_to_string(path)?)? } else { BTreeMap::new() };
+            files.insert(module.to_owned(), structs);
+        }
+        let Some(known) = files.get(module).and_then(|structs| structs.get(&fold(name))) else { continue };
+        for field in &mut definition.fields {
+            if let Some((tag, markers)) = known.get(&fold(&field.rust_name)) {
+                (field.tag, field.markers) = (*tag, markers.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// prost and k8s-openapi differ in how they case acronyms, so names are compared without case and underscores.
+fn fold(name: &str) -> String {
+    name.trim_start_matches("r#").trim_end_matches('_').replace('_', "").to_lowercase()
+}
+
+fn structs(text: &str) -> Result<BTreeMap<String, Fields>> {
+    let mut all = BTreeMap::new();
+    for item in syn::parse_file(text)?.items {
+        let syn::Item::Struct(item) = item else { continue };
+        let mut fields = Fields::new();
+        for field in &item.fields {
+            let Some(ident) = &field.ident else { continue };
+            fields.insert(fold(&ident.to_string()), (tag(&field.attrs), markers(&field.attrs)));
+        }
+        all.insert(fold(&item.ident.to_string()), fields);
+    }
+    Ok(all)
+}
+
+fn tag(attributes: &[syn::Attribute]) -> u32 {
+    let text = attributes.iter().find_map(|a| match &a.meta {
+        syn::Meta::List(list) if a.path().is_ident("prost") => Some(list.tokens.to_string()),
+        _ => None,
+    });
+    let after = text.as_deref().and_then(|t| t.rsplit_once("tag = \"")).map_or("", |(_, rest)| rest);
+    after.trim_end_matches('"').parse().unwrap_or(0)
+}
+
+/// `+name=value` lines of a comment; a name may occur more than once (`+listMapKey`).
+fn markers(attributes: &[syn::Attribute]) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for attribute in attributes.iter().filter(|a| a.path().is_ident("doc")) {
+        let syn::Meta::NameValue(syn::MetaNameValue {
+            value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }),
+            ..
+        }) = &attribute.meta
+        else {
+            continue;
+        };
+        if let Some((name, value)) = text.value().trim().strip_prefix('+').and_then(|m| m.split_once('=')) {
+            found.entry(name.to_owned()).or_default().push(value.to_owned());
+        }
+    }
+    found
+}
