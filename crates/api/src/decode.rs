@@ -1,0 +1,240 @@
+//! Fits a JSON value to a schema: refuses wrong types, drops and reports unknown fields, canonicalises.
+//!
+//! Messages are those of upstream's decoder, which clients and users know.
+
+use serde_json::Value;
+
+use crate::quantity::Quantity;
+use crate::schema::{Shape, Type};
+
+/// Why a value cannot be read as its type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("json: cannot unmarshal {found} into Go struct field {place} of type {wanted}")]
+    Mismatch { found: String, place: String, wanted: String },
+    #[error("{0}")]
+    Value(String),
+    #[error("json: exceeded max depth")]
+    TooDeep,
+}
+
+const MAX_DEPTH: usize = 1000;
+
+/// Makes `value` conform to `schema`; answers the paths of the unknown fields it dropped.
+pub fn conform(value: &mut Value, schema: &Type) -> Result<Vec<String>, DecodeError> {
+    let mut walk = Walk { path: Vec::new(), unknown: Vec::new(), depth: 0 };
+    walk.object(value, schema)?;
+    Ok(walk.unknown)
+}
+
+struct Walk {
+    path: Vec<Step>,
+    unknown: Vec<String>,
+    depth: usize,
+}
+
+enum Step {
+    Field(String),
+    Index(usize),
+}
+
+impl Walk {
+    fn object(&mut self, value: &mut Value, schema: &Type) -> Result<(), DecodeError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(DecodeError::TooDeep);
+        }
+        let Value::Object(map) = value else {
+            let wanted = go_struct(schema);
+            return Err(self.mismatch(value, schema, wanted));
+        };
+        // A null is Go's zero value, and zero values are left out.
+        map.retain(|_, value| !value.is_null());
+        let unknown: Vec<String> = map.keys().filter(|key| schema.field(key).is_none()).cloned().collect();
+        for key in unknown {
+            map.remove(&key);
+            self.unknown.push(self.render(Some(&key)));
+        }
+        for (key, value) in map.iter_mut() {
+            if let Some(field) = schema.field(key) {
+                self.path.push(Step::Field(key.clone()));
+                self.shape(value, &field.shape, schema)?;
+                self.path.pop();
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn shape(&mut self, value: &mut Value, shape: &Shape, owner: &Type) -> Result<(), DecodeError> {
+        let fits = match (shape, &mut *value) {
+            (Shape::Any, _) | (Shape::Bool, Value::Bool(_)) | (Shape::String, Value::String(_)) => true,
+            (Shape::Int32, Value::Number(n)) => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Shape::Int64, Value::Number(n)) => n.as_i64().is_some(),
+            (Shape::Double, Value::Number(_)) => true,
+            (Shape::IntOrString, Value::Number(n)) => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Shape::IntOrString, Value::String(_)) => true,
+            (Shape::Bytes, Value::String(text)) => return self.bytes(text),
+            (Shape::Time | Shape::MicroTime, Value::String(text)) => return time(text),
+            (Shape::Quantity, value @ (Value::String(_) | Value::Number(_))) => return quantity(value),
+            (Shape::Object(schema), value) => return self.object(value, schema),
+            (Shape::List(inner), Value::Array(items)) => return self.list(items, inner, owner),
+            (Shape::Map(inner), Value::Object(map)) => {
+                if !matches!(**inner, Shape::Any) {
+                    map.retain(|_, value| !value.is_null());
+                }
+                for (key, value) in map {
+                    self.path.push(Step::Field(key.clone()));
+                    self.shape(value, inner, owner)?;
+                    self.path.pop();
+                }
+                true
+            }
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(self.mismatch(value, owner, go_type(shape))) }
+    }
+
+    fn list(&mut self, items: &mut [Value], inner: &Shape, owner: &Type) -> Result<(), DecodeError> {
+        for (index, item) in items.iter_mut().enumerate() {
+            self.path.push(Step::Index(index));
+            if item.is_null() && matches!(inner, Shape::Object(_)) {
+                *item = Value::Object(serde_json::Map::new());
+            }
+            self.shape(item, inner, owner)?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, text: &str) -> Result<(), DecodeError> {
+        use base64::Engine as _;
+        let decoded = base64::engine::general_purpose::STANDARD.decode(text.replace(['\r', '\n'], ""));
+        let offset = match decoded {
+            Ok(_) => return Ok(()),
+            Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => at,
+            Err(_) => text.len(),
+        };
+        Err(DecodeError::Value(format!("illegal base64 data at input byte {offset}")))
+    }
+
+    fn mismatch(&self, found: &Value, owner: &Type, wanted: String) -> DecodeError {
+        let found = match found {
+            Value::Null => "null".to_owned(),
+            Value::Bool(_) => "bool".to_owned(),
+            Value::Number(n) if wanted.starts_with("int") => format!("number {n}"),
+            Value::Number(_) => "number".to_owned(),
+            Value::String(_) => "string".to_owned(),
+            Value::Array(_) => "array".to_owned(),
+            Value::Object(_) => "object".to_owned(),
+        };
+        let fields = self.path.iter().filter_map(|step| match step {
+            Step::Field(name) => Some(name.as_str()),
+            Step::Index(_) => None,
+        });
+        let path: Vec<&str> = fields.collect();
+        DecodeError::Mismatch { found, place: format!("{}.{}", short_name(owner), path.join(".")), wanted }
+    }
+
+    fn render(&self, last: Option<&str>) -> String {
+        let mut text = String::new();
+        for step in &self.path {
+            match step {
+                Step::Index(index) => text.push_str(&format!("[{index}]")),
+                Step::Field(name) if text.is_empty() => text.push_str(name),
+                Step::Field(name) => text.push_str(&format!(".{name}")),
+            }
+        }
+        match (last, text.is_empty()) {
+            (Some(last), true) => last.to_owned(),
+            (Some(last), false) => format!("{text}.{last}"),
+            (None, _) => text,
+        }
+    }
+}
+
+fn quantity(value: &mut Value) -> Result<(), DecodeError> {
+    let text = match &*value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let parsed = Quantity::parse(&text).map_err(|error| DecodeError::Value(error.to_string()))?;
+    *value = Value::String(parsed.to_string());
+    Ok(())
+}
+
+fn time(text: &str) -> Result<(), DecodeError> {
+    let parsed = text.parse::<jiff::Timestamp>();
+    parsed.map(|_| ()).map_err(|_| {
+        DecodeError::Value(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?}"))
+    })
+}
+
+fn short_name(schema: &Type) -> &str {
+    schema.name.rsplit('.').next().unwrap_or_default()
+}
+
+fn go_struct(schema: &Type) -> String {
+    let mut parts = schema.name.rsplit('.');
+    let (name, version) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    format!("{version}.{name}")
+}
+
+fn go_type(shape: &Shape) -> String {
+    match shape {
+        Shape::String | Shape::Time | Shape::MicroTime => "string".into(),
+        Shape::Bool => "bool".into(),
+        Shape::Int32 => "int32".into(),
+        Shape::Int64 => "int64".into(),
+        Shape::Double => "float64".into(),
+        Shape::Bytes => "[]uint8".into(),
+        Shape::Quantity => "resource.Quantity".into(),
+        Shape::IntOrString => "intstr.IntOrString".into(),
+        Shape::Any => "interface {}".into(),
+        Shape::Object(schema) => go_struct(schema),
+        Shape::List(inner) => format!("[]{}", go_type(inner)),
+        Shape::Map(inner) => format!("map[string]{}", go_type(inner)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn deployment() -> &'static Type {
+        crate::schema::of_kind("apps", "v1", "Deployment").unwrap()
+    }
+
+    #[test]
+    fn unknown_fields_are_dropped_and_named() {
+        let mut value = json!({"spec": {"replicas": 2, "oops": 1, "template": {"spec": {"containers": [{"name": "a", "imagee": "b"}]}}}});
+        let unknown = conform(&mut value, deployment()).unwrap();
+        assert_eq!(unknown, ["spec.oops", "spec.template.spec.containers[0].imagee"]);
+        assert_eq!(value["spec"]["template"]["spec"]["containers"][0], json!({"name": "a"}));
+    }
+
+    #[test]
+    fn wrong_types_are_refused_with_their_place() {
+        check(
+            json!({"spec": {"replicas": "three"}}),
+            "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+        );
+        check(
+            json!({"spec": {"template": {"spec": {"containers": {}}}}}),
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container",
+        );
+    }
+
+    #[track_caller]
+    fn check(mut value: Value, want: &str) {
+        assert_eq!(conform(&mut value, deployment()).unwrap_err().to_string(), want);
+    }
+
+    #[test]
+    fn quantities_are_made_canonical() {
+        let mut value = json!({"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": 0.5}}}]}}}});
+        conform(&mut value, deployment()).unwrap();
+        assert_eq!(value["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"], "500m");
+    }
+}

@@ -1,0 +1,142 @@
+//! RFC 6902 JSON patch.
+
+use serde_json::Value;
+
+use super::PatchError;
+
+/// More operations than any honest client sends, as upstream limits it.
+const MAX_OPERATIONS: usize = 10_000;
+
+pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    let operations = patch.as_array().ok_or_else(|| malformed("json: cannot unmarshal object into Go value of type jsonpatch.Patch"))?;
+    if operations.len() > MAX_OPERATIONS {
+        return Err(malformed(&format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            operations.len()
+        )));
+    }
+    operations.iter().try_for_each(|operation| apply(target, operation))
+}
+
+fn apply(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
+    let text = |name: &str| operation.get(name).and_then(Value::as_str);
+    let path = text("path").ok_or_else(|| malformed("Unable to decode path: missing"))?;
+    let from = || text("from").ok_or_else(|| malformed("operation, missing from field"));
+    let value = || operation.get("value").cloned().ok_or_else(|| malformed("operation, missing value field"));
+    match text("op").unwrap_or_default() {
+        "add" => add(target, path, value()?),
+        "remove" => remove(target, path, "remove").map(|_| ()),
+        "replace" => {
+            let slot = find(target, path).ok_or_else(|| unfit("replace", path))?;
+            *slot = value()?;
+            Ok(())
+        }
+        "move" => {
+            let taken = remove(target, from()?, "move")?;
+            add(target, path, taken)
+        }
+        "copy" => {
+            let source = find(target, from()?).cloned().ok_or_else(|| unfit("copy", path))?;
+            add(target, path, source)
+        }
+        "test" => {
+            let wanted = operation.get("value").unwrap_or(&Value::Null);
+            let found = find(target, path).map_or(&Value::Null, |v| &*v);
+            let matched = found == wanted;
+            if matched { Ok(()) } else { Err(PatchError::Unfit(format!("testing value {path} failed"))) }
+        }
+        other => Err(malformed(&format!("Unexpected kind: {other}"))),
+    }
+}
+
+fn malformed(message: &str) -> PatchError {
+    PatchError::Malformed(message.to_owned())
+}
+
+fn unfit(operation: &str, path: &str) -> PatchError {
+    PatchError::Unfit(format!("{operation} operation does not apply: doc is missing path: {path}: missing value"))
+}
+
+/// `~1` is a slash and `~0` a tilde.
+fn unescape(token: &str) -> String {
+    token.replace("~1", "/").replace("~0", "~")
+}
+
+fn find<'a>(target: &'a mut Value, path: &str) -> Option<&'a mut Value> {
+    if path.is_empty() {
+        return Some(target);
+    }
+    path.strip_prefix('/')?.split('/').map(unescape).try_fold(target, |node, token| match node {
+        Value::Object(map) => map.get_mut(&token),
+        Value::Array(items) => items.get_mut(token.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+fn parent<'a>(target: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
+    let (before, last) = path.rsplit_once('/')?;
+    Some((find(target, before)?, unescape(last)))
+}
+
+fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+    if path.is_empty() {
+        *target = value;
+        return Ok(());
+    }
+    let (parent, last) = parent(target, path).ok_or_else(|| unfit("add", path))?;
+    match parent {
+        Value::Object(map) => {
+            map.insert(last, value);
+        }
+        Value::Array(items) if last == "-" => items.push(value),
+        Value::Array(items) => {
+            let index = last.parse::<usize>().ok().filter(|index| *index <= items.len());
+            items.insert(index.ok_or_else(|| unfit("add", path))?, value);
+        }
+        _ => return Err(unfit("add", path)),
+    }
+    Ok(())
+}
+
+fn remove(target: &mut Value, path: &str, operation: &str) -> Result<Value, PatchError> {
+    let missing = || unfit(operation, path);
+    let (parent, last) = parent(target, path).ok_or_else(missing)?;
+    match parent {
+        Value::Object(map) => map.remove(&last).ok_or_else(missing),
+        Value::Array(items) => {
+            let index = last.parse::<usize>().ok().filter(|index| *index < items.len());
+            Ok(items.remove(index.ok_or_else(missing)?))
+        }
+        _ => Err(missing()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn operations_apply_in_order() {
+        check(r#"[{"op":"add","path":"/a/b~1c","value":1}]"#, json!({"a": {"x": [1, 2], "b/c": 1}}));
+        check(r#"[{"op":"add","path":"/a/x/-","value":3}]"#, json!({"a": {"x": [1, 2, 3]}}));
+        check(r#"[{"op":"remove","path":"/a/x/0"}]"#, json!({"a": {"x": [2]}}));
+        check(r#"[{"op":"move","from":"/a/x","path":"/y"}]"#, json!({"a": {}, "y": [1, 2]}));
+        check(r#"[{"op":"test","path":"/a/x/1","value":2},{"op":"replace","path":"/a","value":0}]"#, json!({"a": 0}));
+    }
+
+    #[track_caller]
+    fn check(patch: &str, want: Value) {
+        let mut target = json!({"a": {"x": [1, 2]}});
+        json_patch(&mut target, &serde_json::from_str(patch).unwrap()).unwrap();
+        assert_eq!(target, want, "{patch}");
+    }
+
+    #[test]
+    fn misfits_are_refused() {
+        for bad in [r#"[{"op":"remove","path":"/b"}]"#, r#"[{"op":"test","path":"/a","value":1}]"#, r#"{}"#] {
+            let mut target = json!({"a": {}});
+            assert!(json_patch(&mut target, &serde_json::from_str(bad).unwrap()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Strategic merge patch: a merge patch that knows, from the schema, which lists are keyed.
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+use crate::schema::{Field, Shape, Type};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
+const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
+
+/// Merges `patch` into `target`, an object of type `schema`.
+pub fn strategic_merge(target: &mut Value, patch: &Value, schema: &Type) -> Result<(), PatchError> {
+    let Value::Object(changes) = patch else {
+        return Err(PatchError::Malformed("json: cannot unmarshal into Go value of type map[string]interface {}".into()));
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(map) = target else { return Ok(()) };
+    merge_object(map, changes, Some(schema))
+}
+
+/// `schema` is absent below free-form maps, where everything is merged as plain JSON.
+fn merge_object(
+    target: &mut Map<String, Value>,
+    changes: &Map<String, Value>,
+    schema: Option<&Type>,
+) -> Result<(), PatchError> {
+    match changes.get(DIRECTIVE).and_then(Value::as_str) {
+        None | Some("merge") => (),
+        Some("replace") => {
+            *target = changes.clone();
+            target.remove(DIRECTIVE);
+            return Ok(());
+        }
+        Some("delete") => {
+            target.clear();
+            return Ok(());
+        }
+        Some(other) => return Err(PatchError::Malformed(format!("Unknown patch type: {other}"))),
+    }
+    if let Some(Value::Array(kept)) = changes.get(RETAIN_KEYS) {
+        target.retain(|key, _| kept.iter().any(|k| k.as_str() == Some(key)));
+    }
+    for (key, change) in changes {
+        if key == DIRECTIVE || key == RETAIN_KEYS || key.starts_with(SET_ELEMENT_ORDER) {
+            continue;
+        }
+        if let Some(list) = key.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
+            if let (Some(Value::Array(items)), Value::Array(gone)) = (target.get_mut(list), change) {
+                items.retain(|item| !gone.contains(item));
+            }
+            continue;
+        }
+        if change.is_null() {
+            target.remove(key);
+            continue;
+        }
+        let field = schema.and_then(|schema| schema.field(key));
+        merge_field(target, key, change, field)?;
+    }
+    for (key, order) in changes {
+        if let (Some(list), Value::Array(order)) = (key.strip_prefix(SET_ELEMENT_ORDER), order) {
+            let merge_key = schema.and_then(|s| s.field(list)).map(|f| f.patch.merge_key.as_ref()).unwrap_or_default();
+            if let Some(Value::Array(items)) = target.get_mut(list) {
+                reorder(items, order, merge_key);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn merge_field(
+    target: &mut Map<String, Value>,
+    key: &str,
+    change: &Value,
+    field: Option<&Field>,
+) -> Result<(), PatchError> {
+    match change {
+        Value::Object(changes) => {
+            let slot = target.entry(key.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+            if !slot.is_object() {
+                *slot = Value::Object(Map::new());
+            }
+            let Value::Object(map) = slot else { return Ok(()) };
+            match field.map(|f| &f.shape) {
+                Some(Shape::Object(schema)) => merge_object(map, changes, Some(schema))?,
+                Some(Shape::Map(inner)) => merge_map(map, changes, inner)?,
+                _ => merge_object(map, changes, None)?,
+            }
+            if changes.get(DIRECTIVE).and_then(Value::as_str) == Some("delete") {
+                target.remove(key);
+            }
+        }
+        Value::Array(changes) if field.is_some_and(|f| f.patch.merge) => {
+            let slot = target.entry(key.to_owned()).or_insert_with(|| Value::Array(Vec::new()));
+            if !slot.is_array() {
+                *slot = Value::Array(Vec::new());
+            }
+            if let (Value::Array(items), Some(field)) = (slot, field) {
+                merge_list(items, changes, field)?;
+            }
+        }
+        Value::Array(changes) => {
+            let is_directive = |item: &Value| item.get(DIRECTIVE).is_some() && item.as_object().map_or(0, Map::len) == 1;
+            let items = changes.iter().filter(|item| !is_directive(item)).cloned().collect();
+            target.insert(key.to_owned(), Value::Array(items));
+        }
+        _ => {
+            target.insert(key.to_owned(), change.clone());
+        }
+    }
+    Ok(())
+}
+
+fn merge_map(target: &mut Map<String, Value>, changes: &Map<String, Value>, inner: &Shape) -> Result<(), PatchError> {
+    let Shape::Object(schema) = inner else { return merge_object(target, changes, None) };
+    for (key, change) in changes {
+        match change {
+            Value::Null => {
+                target.remove(key);
+            }
+            Value::Object(changes) => {
+                let slot = target.entry(key.clone()).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(map) = slot {
+                    merge_object(map, changes, Some(schema))?;
+                }
+            }
+            other => {
+                target.insert(key.clone(), other.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Merges a list whose elements are identified by a key, or are primitives that form a set.
+fn merge_list(items: &mut Vec<Value>, changes: &[Value], field: &Field) -> Result<(), PatchError> {
+    let merge_key = field.patch.merge_key.as_ref();
+    if merge_key.is_empty() {
+        for change in changes {
+            if !items.contains(change) {
+                items.push(change.clone());
+            }
+        }
+        return Ok(());
+    }
+    let element = match &field.shape {
+        Shape::List(inner) => match &**inner {
+            Shape::Object(schema) => Some(&**schema),
+            _ => None,
+        },
+        _ => None,
+    };
+    let directive = |change: &Value| change.get(DIRECTIVE).and_then(Value::as_str).map(ToOwned::to_owned);
+    if changes.iter().any(|c| directive(c).as_deref() == Some("replace")) {
+        *items = changes.iter().filter(|c| directive(c).is_none()).cloned().collect();
+        return Ok(());
+    }
+    for change in changes {
+        let Value::Object(fields) = change else {
+            return Err(PatchError::Malformed("expected an object in a list that is merged by key".into()));
+        };
+        let Some(id) = fields.get(merge_key) else {
+            return Err(PatchError::Malformed(format!(
+                "map: {change} does not contain declared merge key: {merge_key}"
+            )));
+        };
+        let known = items.iter().position(|item| item.get(merge_key) == Some(id));
+        match (directive(change).as_deref(), known) {
+            (Some("delete"), _) => items.retain(|item| item.get(merge_key) != Some(id)),
+            (_, Some(index)) => {
+                if let Some(Value::Object(map)) = items.get_mut(index) {
+                    merge_object(map, fields, element)?;
+                }
+            }
+            (_, None) => {
+                let mut fresh = Map::new();
+                merge_object(&mut fresh, fields, element)?;
+                items.push(Value::Object(fresh));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the named elements in the given order; the others keep their place relative to what preceded them.
+fn reorder(items: &mut Vec<Value>, order: &[Value], merge_key: &str) {
+    let id = |item: &Value| if merge_key.is_empty() { Some(item.clone()) } else { item.get(merge_key).cloned() };
+    let rank = |item: &Value| {
+        let wanted = id(item)?;
+        order.iter().position(|o| id(o).as_ref() == Some(&wanted))
+    };
+    let mut last = 0;
+    let mut keyed: Vec<(usize, usize, Value)> = Vec::with_capacity(items.len());
+    for (index, item) in items.drain(..).enumerate() {
+        last = rank(&item).unwrap_or(last);
+        keyed.push((last, index, item));
+    }
+    keyed.sort_by_key(|(rank, index, _)| (*rank, *index));
+    items.extend(keyed.into_iter().map(|(_, _, item)| item));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keyed_lists_merge_by_key() {
+        check(
+            json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}}),
+            json!({"spec": {"containers": [{"name": "b", "image": "2"}, {"name": "c", "image": "3"}]}}),
+            json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}, {"name": "c", "image": "3"}]}}),
+        );
+        check(
+            json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}),
+            json!({"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}),
+            json!({"spec": {"containers": [{"name": "b"}]}}),
+        );
+        check(
+            json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}),
+            json!({"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}}),
+            json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}),
+        );
+    }
+
+    #[test]
+    fn maps_scalars_and_atomic_lists() {
+        check(
+            json!({"metadata": {"labels": {"a": "1", "b": "2"}, "finalizers": ["x"]}}),
+            json!({"metadata": {"labels": {"a": null, "c": "3"}, "finalizers": ["y"]}}),
+            json!({"metadata": {"labels": {"b": "2", "c": "3"}, "finalizers": ["x", "y"]}}),
+        );
+        check(
+            json!({"spec": {"containers": [{"name": "a", "args": ["1", "2"]}]}}),
+            json!({"spec": {"containers": [{"name": "a", "args": ["3"]}]}}),
+            json!({"spec": {"containers": [{"name": "a", "args": ["3"]}]}}),
+        );
+        check(
+            json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}),
+            json!({"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/"}}]}}),
+            json!({"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}),
+        );
+        check(
+            json!({"metadata": {"finalizers": ["x", "y"]}}),
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["x"]}}),
+            json!({"metadata": {"finalizers": ["y"]}}),
+        );
+    }
+
+    #[track_caller]
+    fn check(mut target: Value, patch: Value, want: Value) {
+        strategic_merge(&mut target, &patch, crate::schema::of_kind("", "v1", "Pod").unwrap()).unwrap();
+        assert_eq!(target, want);
+    }
+}
