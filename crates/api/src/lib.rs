@@ -2,11 +2,16 @@
 
 pub mod decode;
 pub mod field;
+pub mod object;
 pub mod patch;
 pub mod quantity;
+pub mod resources;
 pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod user;
+pub mod validation;
 
+pub use object::{Object, ObjectExt};
+pub use status::{ApiError, GroupResource};
 pub use user::UserInfo;

@@ -1,0 +1,267 @@
+//! Rules that names, labels and annotations keep everywhere, with upstream's messages.
+
+use serde_json::Value;
+
+use crate::field::{FieldError, Path};
+use crate::object::{Object, ObjectExt};
+
+pub const LABEL_MAX: usize = 63;
+pub const SUBDOMAIN_MAX: usize = 253;
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+
+const LABEL_MESSAGE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const SUBDOMAIN_MESSAGE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const DNS_1035_MESSAGE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const QUALIFIED_MESSAGE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE_MESSAGE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// What a resource's names may look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    Subdomain,
+    Label,
+    Dns1035,
+    /// Anything that is safe in a path: RBAC names.
+    PathSegment,
+}
+
+impl NameRule {
+    /// What is wrong with `name`; nothing if the list is empty.
+    pub fn check(self, name: &str) -> Vec<String> {
+        match self {
+            Self::Subdomain => is_subdomain(name),
+            Self::Label => is_label(name),
+            Self::Dns1035 => is_dns_1035(name),
+            Self::PathSegment => is_path_segment(name),
+        }
+    }
+}
+
+fn too_long(max: usize) -> String {
+    format!("must be no more than {max} bytes")
+}
+
+fn lower_label(text: &str) -> bool {
+    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = text.as_bytes();
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+}
+
+pub fn is_label(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > LABEL_MAX {
+        errors.push(too_long(LABEL_MAX));
+    }
+    if !lower_label(text) {
+        errors.push(LABEL_MESSAGE.to_owned());
+    }
+    errors
+}
+
+pub fn is_subdomain(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > SUBDOMAIN_MAX {
+        errors.push(too_long(SUBDOMAIN_MAX));
+    }
+    if !text.split('.').all(lower_label) {
+        errors.push(SUBDOMAIN_MESSAGE.to_owned());
+    }
+    errors
+}
+
+pub fn is_dns_1035(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > LABEL_MAX {
+        errors.push(too_long(LABEL_MAX));
+    }
+    if !lower_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        errors.push(DNS_1035_MESSAGE.to_owned());
+    }
+    errors
+}
+
+fn is_path_segment(text: &str) -> Vec<String> {
+    match text {
+        "." | ".." => vec![format!("may not be '{text}'")],
+        _ => ["/", "%"].iter().filter(|c| text.contains(**c)).map(|c| format!("may not contain '{c}'")).collect(),
+    }
+}
+
+fn name_part(text: &str) -> bool {
+    let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// A label or annotation key: `[prefix/]name`.
+pub fn is_qualified_name(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    let name = match text.split_once('/') {
+        None => text,
+        Some((_, name)) if name.contains('/') => {
+            return vec![format!(
+                "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
+                 an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+                 '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. \
+                 'example.com/MyName')"
+            )];
+        }
+        Some(("", name)) => {
+            errors.push("prefix part must be non-empty".to_owned());
+            name
+        }
+        Some((prefix, name)) => {
+            errors.extend(is_subdomain(prefix).into_iter().map(|error| format!("prefix part {error}")));
+            name
+        }
+    };
+    if name.is_empty() {
+        errors.push("name part must be non-empty".to_owned());
+    } else if name.len() > LABEL_MAX {
+        errors.push(format!("name part {}", too_long(LABEL_MAX)));
+    }
+    if !name_part(name) {
+        errors.push(QUALIFIED_MESSAGE.to_owned());
+    }
+    errors
+}
+
+pub fn is_label_value(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > LABEL_MAX {
+        errors.push(too_long(LABEL_MAX));
+    }
+    if !text.is_empty() && !name_part(text) {
+        errors.push(LABEL_VALUE_MESSAGE.to_owned());
+    }
+    errors
+}
+
+pub fn labels(labels: Option<&Value>, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
+        errors.extend(is_qualified_name(key).into_iter().map(|e| FieldError::invalid(path, key.as_str(), e)));
+        let value = value.as_str().unwrap_or_default();
+        errors.extend(is_label_value(value).into_iter().map(|e| FieldError::invalid(path, value, e)));
+    }
+    errors
+}
+
+/// The rules of ObjectMeta on creation.
+pub fn object_meta(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
+    let path = Path::new("metadata");
+    let mut errors = Vec::new();
+    let generate = object.text(&["metadata", "generateName"]);
+    if !generate.is_empty() {
+        // The generated suffix begins with a letter or digit, so a trailing dash is fine here.
+        let trimmed = generate.trim_end_matches('-');
+        let found = rule.check(if trimmed.is_empty() { "a" } else { trimmed });
+        errors.extend(found.into_iter().map(|e| FieldError::invalid(&path.child("generateName"), generate, e)));
+    }
+    match object.name() {
+        "" => errors.push(FieldError::required(&path.child("name"), "name or generateName is required")),
+        name => {
+            let found = rule.check(name).into_iter();
+            errors.extend(found.map(|e| FieldError::invalid(&path.child("name"), name, e)));
+        }
+    }
+    match (namespaced, object.namespace()) {
+        (true, "") => errors.push(FieldError::required(&path.child("namespace"), "")),
+        (true, namespace) => {
+            let found = is_label(namespace).into_iter();
+            errors.extend(found.map(|e| FieldError::invalid(&path.child("namespace"), namespace, e)));
+        }
+        (false, "") => (),
+        (false, _) => errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type")),
+    }
+    errors.extend(labels(object.at(&["metadata", "labels"]), &path.child("labels")));
+    errors.extend(annotations(object.at(&["metadata", "annotations"]), &path.child("annotations")));
+    errors.extend(finalizers(object, &path.child("finalizers")));
+    errors
+}
+
+fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut total = 0;
+    for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
+        let found = is_qualified_name(&key.to_lowercase()).into_iter();
+        errors.extend(found.map(|e| FieldError::invalid(path, key.as_str(), e)));
+        total += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if total > ANNOTATIONS_MAX {
+        errors.push(FieldError::too_long(path, ANNOTATIONS_MAX));
+    }
+    errors
+}
+
+fn finalizers(object: &Object, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (index, name) in object.finalizers().into_iter().enumerate() {
+        let at = path.index(index);
+        errors.extend(is_qualified_name(name).into_iter().map(|e| FieldError::invalid(&at, name, e)));
+    }
+    errors
+}
+
+/// What an update may not change in metadata.
+pub fn object_meta_update(new: &Object, old: &Object) -> Vec<FieldError> {
+    const MESSAGE: &str = "field is immutable";
+    let path = Path::new("metadata");
+    let mut errors = Vec::new();
+    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let (now, before) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
+        if now != before {
+            let value = now.cloned().unwrap_or(Value::Null);
+            errors.push(FieldError::invalid(&path.child(field), value, MESSAGE));
+        }
+    }
+    if old.is_terminating() {
+        let before = old.finalizers();
+        let added: Vec<&str> = new.finalizers().into_iter().filter(|f| !before.contains(f)).collect();
+        if !added.is_empty() {
+            errors.push(FieldError::forbidden(
+                &path.child("finalizers"),
+                format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}", added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ")),
+            ));
+        }
+    }
+    errors.extend(labels(new.at(&["metadata", "labels"]), &path.child("labels")));
+    errors.extend(annotations(new.at(&["metadata", "annotations"]), &path.child("annotations")));
+    errors.extend(finalizers(new, &path.child("finalizers")));
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_by_their_rule() {
+        check(NameRule::Subdomain, "a.b-c.d1", true);
+        check(NameRule::Subdomain, "A", false);
+        check(NameRule::Subdomain, "a..b", false);
+        check(NameRule::Label, "a.b", false);
+        check(NameRule::Label, "1-a", true);
+        check(NameRule::Dns1035, "1-a", false);
+        check(NameRule::PathSegment, "system:node", true);
+        check(NameRule::PathSegment, "a/b", false);
+    }
+
+    #[track_caller]
+    fn check(rule: NameRule, name: &str, fine: bool) {
+        assert_eq!(rule.check(name).is_empty(), fine, "{name}");
+    }
+
+    #[test]
+    fn label_keys_and_values() {
+        assert!(is_qualified_name("app.kubernetes.io/name").is_empty());
+        assert!(!is_qualified_name("/name").is_empty());
+        assert!(!is_qualified_name("a b").is_empty());
+        assert!(is_label_value("").is_empty());
+        assert!(!is_label_value("-a").is_empty());
+    }
+}

@@ -1,0 +1,244 @@
+//! Bodies, queries and content negotiation.
+
+use std::borrow::Cow;
+
+use api::{ApiError, Object};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use hyper::body::Frame;
+use serde_json::Value;
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Requests in and responses out, over TCP or within the process.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Upstream's limit on what a client may send.
+const MAX_BODY: usize = 3 << 20;
+
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub fn stream<S>(chunks: S) -> Body
+where
+    S: Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
+{
+    StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync()
+}
+
+pub async fn read(body: Body) -> Result<Bytes, ApiError> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")))
+        }
+        Err(error) => Err(ApiError::bad_request(format!("the request body could not be read: {error}"))),
+    }
+}
+
+/// The decoded query string.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(query: Option<&str>) -> Self {
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        Self(
+            pairs
+                .map(|pair| {
+                    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (percent_decode(key), percent_decode(value))
+                })
+                .collect(),
+        )
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    }
+
+    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// `true`, `1`, and the bare key are true.
+    pub fn flag(&self, key: &str) -> bool {
+        let found = self.0.iter().find(|(k, _)| k == key);
+        found.is_some_and(|(_, value)| !matches!(value.as_str(), "false" | "0" | "False" | "f"))
+    }
+
+    pub fn number(&self, key: &str) -> Option<i64> {
+        self.get(key)?.parse().ok()
+    }
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'+' => out.push(b' '),
+            b'%' => {
+                let mut ahead = bytes.clone();
+                let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
+                match (digit(ahead.next()), digit(ahead.next())) {
+                    (Some(high), Some(low)) => {
+                        out.push(u8::try_from(high * 16 + low).unwrap_or_default());
+                        bytes = ahead;
+                    }
+                    _ => out.push(b'%'),
+                }
+            }
+            other => out.push(other),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// How a client wants its answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    pub encoding: Encoding,
+    pub form: Form,
+    /// The version of meta.k8s.io a Table or partial object is asked in.
+    pub meta_version: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    #[default]
+    Json,
+    PrettyJson,
+    Yaml,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    #[default]
+    Whole,
+    Table,
+    PartialObjectMetadata,
+}
+
+const ACCEPTED: &str = "only the following media types are accepted: application/json, application/yaml, \
+                        application/vnd.kubernetes.protobuf, application/json;as=Table, application/json;as=PartialObjectMetadata";
+
+impl Accept {
+    pub fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+        let mut accept = match headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) {
+            None | Some("") => Self::default(),
+            Some(text) => text
+                .split(',')
+                .find_map(media_range)
+                .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?,
+        };
+        let wants_pretty = query.get("pretty").is_some_and(|v| v == "true" || v == "1") || query.0.iter().any(|(k, v)| k == "pretty" && v.is_empty());
+        if wants_pretty && accept.encoding == Encoding::Json {
+            accept.encoding = Encoding::PrettyJson;
+        }
+        Ok(accept)
+    }
+
+    pub fn content_type(&self) -> &'static str {
+        match self.encoding {
+            Encoding::Json | Encoding::PrettyJson => "application/json",
+            Encoding::Yaml => "application/yaml",
+        }
+    }
+}
+
+fn media_range(text: &str) -> Option<Accept> {
+    let mut parts = text.split(';').map(str::trim);
+    let encoding = match parts.next()? {
+        "application/json" | "*/*" | "application/*" => Encoding::Json,
+        "application/yaml" | "text/yaml" => Encoding::Yaml,
+        _ => return None,
+    };
+    let mut accept = Accept { encoding, ..Accept::default() };
+    let (mut group, mut version) = ("", "");
+    for parameter in parts {
+        match parameter.split_once('=') {
+            Some(("as", "Table")) => accept.form = Form::Table,
+            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => {
+                accept.form = Form::PartialObjectMetadata;
+            }
+            Some(("as", "APIGroupDiscoveryList")) => (),
+            Some(("as", _)) => return None,
+            Some(("g", value)) => group = value,
+            Some(("v", value)) => version = value,
+            _ => (),
+        }
+    }
+    if accept.form != Form::Whole && (group != "meta.k8s.io" || !matches!(version, "v1" | "v1beta1")) {
+        return None;
+    }
+    version.clone_into(&mut accept.meta_version);
+    Some(accept)
+}
+
+/// A JSON or YAML value as the client asked for it.
+pub fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<Body> {
+    let bytes = match accept.encoding {
+        Encoding::Json => serde_json::to_vec(value).unwrap_or_default(),
+        Encoding::PrettyJson => serde_json::to_vec_pretty(value).unwrap_or_default(),
+        Encoding::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
+    };
+    respond_bytes(status, accept.content_type(), bytes)
+}
+
+pub fn respond_bytes(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+pub fn respond_error(error: &ApiError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = respond(status, &Accept::default(), &error.to_status());
+    let retry_after = error.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    if retry_after > 0 {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
+    }
+    response
+}
+
+/// Adds upstream's `Warning: 299 - "…"` headers.
+pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// Reads an object from a request body in any accepted encoding.
+pub fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiError> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let value = match media {
+        "application/json" | "" => serde_json::from_slice(bytes)
+            .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?,
+        "application/yaml" | "text/yaml" => yaml(bytes)?,
+        other => {
+            return Err(ApiError::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json, application/yaml (got {other})"
+            )));
+        }
+    };
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(ApiError::bad_request("the object provided is unrecognized (must be of type Object)")),
+    }
+}
+
+pub fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+    let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
+    serde_saphyr::from_str(&text)
+        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))
+}

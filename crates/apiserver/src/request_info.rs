@@ -1,0 +1,124 @@
+//! What a request asks for, read from its method and path alone.
+
+use http::Method;
+
+/// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    pub is_resource: bool,
+    pub path: String,
+    pub verb: &'static str,
+    pub group: String,
+    pub version: String,
+    pub namespace: String,
+    pub resource: String,
+    pub subresource: String,
+    pub name: String,
+    /// What follows the subresource: the path behind a proxy.
+    pub rest: Vec<String>,
+}
+
+impl RequestInfo {
+    /// `name_selected` is the name that a list or watch is restricted to by `metadata.name=…`; `watch` the query flag.
+    pub fn new(method: &Method, path: &str, watch: bool, name_selected: Option<&str>) -> Self {
+        let plain_verb = method_verb(method);
+        let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let (group, version, mut rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return info,
+        };
+        if rest.is_empty() {
+            return info;
+        }
+        let mut old_watch = false;
+        if let ["watch", after @ ..] = rest {
+            (old_watch, rest) = (true, after);
+        }
+        info.group = group.to_owned();
+        info.version = version.to_owned();
+        info.is_resource = true;
+        let rest = match rest {
+            ["namespaces", namespace, sub, after @ ..] if !matches!(*sub, "status" | "finalize") => {
+                info.namespace = (*namespace).to_owned();
+                std::iter::once(sub).chain(after).copied().collect::<Vec<_>>()
+            }
+            ["namespaces", namespace, ..] => {
+                info.namespace = (*namespace).to_owned();
+                rest.to_vec()
+            }
+            other => other.to_vec(),
+        };
+        let mut rest = rest.into_iter().map(str::to_owned);
+        info.resource = rest.next().unwrap_or_default();
+        info.name = rest.next().unwrap_or_default();
+        info.subresource = rest.next().unwrap_or_default();
+        info.rest = rest.collect();
+        if info.resource == "namespaces" && info.name.is_empty() {
+            info.namespace.clear();
+        }
+        info.verb = match (plain_verb, info.name.is_empty()) {
+            _ if old_watch => "watch",
+            ("get", true) if watch => "watch",
+            ("get", true) => "list",
+            ("delete", true) => "deletecollection",
+            (verb, _) => verb,
+        };
+        if let (true, Some(name)) = (info.name.is_empty(), name_selected)
+            && matches!(info.verb, "list" | "watch" | "deletecollection")
+        {
+            name.clone_into(&mut info.name);
+        }
+        info
+    }
+}
+
+fn method_verb(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_requests() {
+        check("GET", "/api/v1/pods", "list /v1 pods");
+        check("GET", "/api/v1/namespaces/a/pods", "list /v1 pods ns=a");
+        check("GET", "/api/v1/namespaces/a/pods/b/log", "get /v1 pods ns=a name=b sub=log");
+        check("GET", "/api/v1/namespaces", "list /v1 namespaces");
+        check("GET", "/api/v1/namespaces/a", "get /v1 namespaces ns=a name=a");
+        check("PUT", "/api/v1/namespaces/a/finalize", "update /v1 namespaces ns=a name=a sub=finalize");
+        check("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 deployments ns=a");
+        check("GET", "/apis/apps/v1/watch/namespaces/a/deployments", "watch apps/v1 deployments ns=a");
+        check("GET", "/api/v1/nodes/n/proxy/metrics", "get /v1 nodes name=n sub=proxy rest=metrics");
+        check("GET", "/apis/apps/v1", "get");
+        check("GET", "/healthz", "get");
+    }
+
+    #[track_caller]
+    fn check(method: &str, path: &str, want: &str) {
+        let info = RequestInfo::new(&method.parse().unwrap(), path, false, None);
+        let mut text = info.verb.to_owned();
+        if info.is_resource {
+            text += &format!(" {}/{} {}", info.group, info.version, info.resource);
+            for (key, value) in [("ns", &info.namespace), ("name", &info.name), ("sub", &info.subresource)] {
+                if !value.is_empty() {
+                    text += &format!(" {key}={value}");
+                }
+            }
+            if !info.rest.is_empty() {
+                text += &format!(" rest={}", info.rest.join("/"));
+            }
+        }
+        assert_eq!(text, want, "{path}");
+    }
+}

@@ -1,0 +1,151 @@
+//! One stored resource in memory: an immutable ordered map for reads, and a ring of recent changes for watchers.
+//!
+//! Invariants: the map and the ring move together, in revision order; a change is in the ring before anyone is told of
+//! its revision; a watcher that falls off the ring is ended, never fed from anywhere else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use imbl::OrdMap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::stored::{Change, Stored};
+
+/// Enough for a client that reconnects after a pause, small enough to forget.
+const RING_CHANGES: usize = 4096;
+const RING_BYTES: usize = 16 << 20;
+
+/// All objects of a resource as of one revision.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub revision: i64,
+    pub objects: OrdMap<Arc<str>, Arc<Stored>>,
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    /// `/registry/pods/`
+    pub prefix: String,
+    pub selectable: &'static [&'static str],
+    snapshot: ArcSwap<Snapshot>,
+    ring: Mutex<Ring>,
+    /// The sequence number of the newest change.
+    newest: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    changes: VecDeque<Arc<Change>>,
+    bytes: usize,
+    /// The sequence number of the first change in the ring.
+    first: u64,
+    /// Changes up to this revision may be missing from the ring.
+    forgotten: i64,
+}
+
+/// Where a watcher is in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Position(u64);
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    #[error("too old resource version: {asked} ({oldest})")]
+    TooOld { asked: i64, oldest: i64 },
+    #[error("the watcher fell behind")]
+    FellBehind,
+}
+
+impl Cache {
+    pub fn new(prefix: String, selectable: &'static [&'static str]) -> Self {
+        let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
+        let (ring, newest) = (Mutex::new(Ring::default()), watch::Sender::new(0));
+        Self { prefix, selectable, snapshot: ArcSwap::from_pointee(snapshot), ring, newest }
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
+        self.snapshot.load().objects.get(key).cloned()
+    }
+
+    /// Replaces everything, as at start; watchers in progress are told to list again.
+    pub(super) fn reset(&self, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
+        let mut ring = self.ring.lock();
+        ring.first += ring.changes.len() as u64 + 1;
+        ring.changes.clear();
+        ring.bytes = 0;
+        ring.forgotten = revision;
+        self.snapshot.store(Arc::new(Snapshot { revision, objects }));
+        self.newest.send_replace(ring.first);
+    }
+
+    /// Applies the changes of one revision.
+    pub(super) fn apply(&self, changes: Vec<Change>, revision: i64) {
+        let mut objects = self.snapshot.load().objects.clone();
+        let mut ring = self.ring.lock();
+        for change in changes {
+            if change.deleted {
+                objects.remove(&change.object.key);
+            } else {
+                objects.insert(change.object.key.clone(), change.object.clone());
+            }
+            ring.push(Arc::new(change));
+        }
+        self.snapshot.store(Arc::new(Snapshot { revision, objects }));
+        self.newest.send_replace(ring.end());
+    }
+
+    /// A position just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
+    pub fn watch_from(&self, revision: Option<i64>) -> Result<(Position, Arc<Snapshot>), WatchError> {
+        let ring = self.ring.lock();
+        let snapshot = self.snapshot.load_full();
+        let Some(revision) = revision else { return Ok((Position(ring.end()), snapshot)) };
+        if revision < ring.forgotten {
+            return Err(WatchError::TooOld { asked: revision, oldest: ring.forgotten });
+        }
+        let skipped = ring.changes.partition_point(|change| change.revision <= revision);
+        Ok((Position(ring.first + skipped as u64), snapshot))
+    }
+
+    /// The changes at and after `position`, waiting for the first; the position moves past them.
+    pub async fn next(&self, position: &mut Position) -> Result<Vec<Arc<Change>>, WatchError> {
+        let mut newest = self.newest.subscribe();
+        loop {
+            newest.borrow_and_update();
+            {
+                let ring = self.ring.lock();
+                let skip = position.0.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                if skip < ring.changes.len() {
+                    let changes: Vec<_> = ring.changes.iter().skip(skip).take(256).cloned().collect();
+                    position.0 += changes.len() as u64;
+                    return Ok(changes);
+                }
+            }
+            if newest.changed().await.is_err() {
+                return Err(WatchError::FellBehind);
+            }
+        }
+    }
+}
+
+impl Ring {
+    fn end(&self) -> u64 {
+        self.first + self.changes.len() as u64
+    }
+
+    fn push(&mut self, change: Arc<Change>) {
+        self.bytes += change.object.size();
+        self.changes.push_back(change);
+        while self.changes.len() > RING_CHANGES || self.bytes > RING_BYTES {
+            let Some(oldest) = self.changes.pop_front() else { break };
+            self.bytes -= oldest.object.size();
+            self.first += 1;
+            self.forgotten = oldest.revision;
+        }
+    }
+}

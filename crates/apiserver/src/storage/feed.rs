@@ -1,0 +1,165 @@
+//! Keeps every cache in step with the store: one watch over the whole registry feeds them all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use imbl::OrdMap;
+use parking_lot::RwLock;
+use store::{Batch, EventKind, Range, Store, StoreError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::PREFIX;
+use super::cache::Cache;
+use super::stored::{Change, Stored};
+
+/// The caches by prefix, and how far they have come.
+pub struct Feed {
+    store: Arc<dyn Store>,
+    caches: RwLock<Vec<Arc<Cache>>>,
+    applied: watch::Sender<i64>,
+}
+
+impl Feed {
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self { store, caches: RwLock::default(), applied: watch::Sender::new(0) })
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The cache of a prefix; resources that are stored together share it.
+    pub fn cache(&self, prefix: &str, selectable: &'static [&'static str]) -> Arc<Cache> {
+        let mut caches = self.caches.write();
+        if let Some(known) = caches.iter().find(|cache| cache.prefix == prefix) {
+            return known.clone();
+        }
+        let cache = Arc::new(Cache::new(prefix.to_owned(), selectable));
+        caches.push(cache.clone());
+        // Longest first, so that `/registry/services/specs/` is found before a shorter prefix of it.
+        caches.sort_by(|a, b| b.prefix.len().cmp(&a.prefix.len()).then(a.prefix.cmp(&b.prefix)));
+        cache
+    }
+
+    /// Loads everything; then [`Feed::run`] follows.
+    pub async fn load(&self) -> Result<i64, StoreError> {
+        let all = self.store.range(Range { start: PREFIX.into(), end: Some(after_prefix()), ..Range::default() }).await?;
+        let mut loaded: HashMap<String, OrdMap<Arc<str>, Arc<Stored>>> = HashMap::new();
+        for kv in all.kvs {
+            let Some((cache, key)) = self.locate(&kv.key) else { continue };
+            match Stored::read(&key, kv.mod_revision, kv.value.clone(), cache.selectable) {
+                Ok(stored) => {
+                    let stored = Arc::new(stored);
+                    loaded.entry(cache.prefix.clone()).or_default().insert(stored.key.clone(), stored);
+                }
+                Err(error) => tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "unreadable object"),
+            }
+        }
+        for cache in self.caches.read().iter() {
+            cache.reset(loaded.remove(&cache.prefix).unwrap_or_default(), all.revision);
+        }
+        self.applied.send_replace(all.revision);
+        Ok(all.revision)
+    }
+
+    /// Follows the store until drained; loads again where the watch broke off.
+    pub async fn run(self: Arc<Self>, drain: CancellationToken) {
+        while !drain.is_cancelled() {
+            let from = *self.applied.borrow() + 1;
+            let watch = self.store.watch(PREFIX.into(), Some(after_prefix()), from).await;
+            let broken = match watch {
+                Ok(watch) => tokio::select! {
+                    broken = self.follow(watch) => broken,
+                    () = drain.cancelled() => return,
+                },
+                Err(error) => Some(error),
+            };
+            match broken {
+                None | Some(StoreError::Closed) => return,
+                Some(error) => tracing::warn!(%error, "store watch ended; loading again"),
+            }
+            if let Err(error) = self.load().await {
+                tracing::error!(%error, "the store cannot be read");
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn follow(&self, mut watch: store::Watch) -> Option<StoreError> {
+        while let Some(batch) = watch.next().await {
+            match batch {
+                Ok(batch) => self.apply(&batch),
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    }
+
+    fn apply(&self, batch: &Batch) {
+        let mut per_cache: Vec<(Arc<Cache>, Vec<Change>)> = Vec::with_capacity(1);
+        for event in batch.events.iter() {
+            let Some((cache, key)) = self.locate(&event.kv.key) else { continue };
+            let previous = cache.get(&key);
+            let change = match event.kind {
+                EventKind::Put => Stored::read(&key, batch.revision, event.kv.value.clone(), cache.selectable)
+                    .map(|stored| Change::new(batch.revision, Arc::new(stored), previous, false)),
+                EventKind::Delete => {
+                    let Some(last) = previous else { continue };
+                    // The last state, at the revision of the deletion, is what watchers are shown.
+                    Stored::read(&key, batch.revision, last.bytes(), cache.selectable)
+                        .map(|stored| Change::new(batch.revision, Arc::new(stored), Some(last), true))
+                }
+            };
+            match change {
+                Ok(change) => match per_cache.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &cache)) {
+                    Some((_, changes)) => changes.push(change),
+                    None => per_cache.push((cache, vec![change])),
+                },
+                Err(error) => tracing::error!(%key, %error, "unreadable object"),
+            }
+        }
+        for (cache, changes) in per_cache {
+            cache.apply(changes, batch.revision);
+        }
+        self.applied.send_replace(batch.revision);
+    }
+
+    fn locate(&self, key: &Bytes) -> Option<(Arc<Cache>, String)> {
+        let key = std::str::from_utf8(key).ok()?;
+        let caches = self.caches.read();
+        caches.iter().find_map(|cache| Some((cache.clone(), key.strip_prefix(&cache.prefix)?.to_owned())))
+    }
+
+    /// Waits until the caches hold `revision`.
+    pub async fn reached(&self, revision: i64) {
+        if *self.applied.borrow() >= revision {
+            return;
+        }
+        let mut applied = self.applied.subscribe();
+        // The sender lives as long as `self`.
+        let _ = applied.wait_for(|applied| *applied >= revision).await;
+    }
+
+    /// Waits until the caches hold everything acknowledged before this call; answers that revision.
+    pub async fn current(&self) -> Result<i64, StoreError> {
+        let revision = self.store.revision().await?;
+        self.reached(revision).await;
+        Ok(revision)
+    }
+
+    pub fn applied(&self) -> i64 {
+        *self.applied.borrow()
+    }
+
+    /// Follows how far the caches have come, for bookmarks.
+    pub fn progress(&self) -> watch::Receiver<i64> {
+        self.applied.subscribe()
+    }
+}
+
+fn after_prefix() -> Bytes {
+    Bytes::from_static(b"/registry0")
+}

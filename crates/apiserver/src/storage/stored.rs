@@ -1,0 +1,213 @@
+//! An object at rest: its canonical bytes, with what selectors ask for read out once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use api::Object;
+use api::selector::Labels;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+const METADATA: &[u8] = b"\"metadata\":{";
+
+/// One revision of one object. Immutable, shared by the cache, the event ring and every watcher.
+#[derive(Debug)]
+pub struct Stored {
+    /// `namespace/name`, or `name`: the store's key below the resource's prefix.
+    pub key: Arc<str>,
+    pub revision: i64,
+    pub labels: Labels,
+    /// Selectable fields beyond name and namespace; absent ones read as empty.
+    pub fields: BTreeMap<&'static str, String>,
+    bytes: Bytes,
+    /// Where `"metadata":{` begins.
+    metadata_at: usize,
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+impl Stored {
+    /// `selectable` are the JSON paths of the resource's selectable fields.
+    pub fn read(
+        key: &str,
+        revision: i64,
+        bytes: Bytes,
+        selectable: &'static [&'static str],
+    ) -> Result<Self, serde_json::Error> {
+        let head: Head<'_> = serde_json::from_slice(&bytes)?;
+        let meta: Meta = serde_json::from_str(head.metadata.get())?;
+        let at = (head.metadata.get().as_ptr() as usize).checked_sub(bytes.as_ptr() as usize).unwrap_or_default();
+        let metadata_at = at.saturating_sub(METADATA.len() - 1);
+        if bytes.get(metadata_at..).is_none_or(|rest| !rest.starts_with(METADATA)) {
+            // Written by someone else: bring it into our form once.
+            let object: Object = serde_json::from_slice(&bytes)?;
+            return Self::read(key, revision, api::object::canonical(&object).into(), selectable);
+        }
+        let labels = meta.labels.unwrap_or_default();
+        let fields = if selectable.is_empty() { BTreeMap::new() } else { fields(&bytes, selectable)? };
+        Ok(Self { key: key.into(), revision, labels, fields, bytes, metadata_at })
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        self.key.split_once('/').map_or(&self.key, |(_, name)| name)
+    }
+
+    /// A selectable field's value.
+    pub fn field(&self, path: &str) -> &str {
+        match path {
+            "metadata.name" => self.name(),
+            "metadata.namespace" => self.namespace(),
+            other => self.fields.get(other).map(String::as_str).unwrap_or_default(),
+        }
+    }
+
+    /// Appends the object with its resource version. Items of a list leave their type out, as upstream's do.
+    pub fn write(&self, out: &mut Vec<u8>, with_type: bool) {
+        let start = if with_type { 0 } else { self.metadata_at };
+        let splice = self.metadata_at + METADATA.len();
+        if !with_type {
+            out.push(b'{');
+        }
+        out.extend_from_slice(self.bytes.get(start..splice).unwrap_or_default());
+        out.extend_from_slice(format!("\"resourceVersion\":\"{}\"", self.revision).as_bytes());
+        let rest = self.bytes.get(splice..).unwrap_or_default();
+        if rest.first() != Some(&b'}') {
+            out.push(b',');
+        }
+        out.extend_from_slice(rest);
+    }
+
+    /// About how many bytes `write` appends.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + 32
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// The object as a tree, with its resource version.
+    pub fn decode(&self) -> Object {
+        // What is stored was decoded once already in `read`.
+        let mut object: Object = serde_json::from_slice(&self.bytes).unwrap_or_default();
+        api::ObjectExt::metadata(&mut object).insert("resourceVersion".into(), self.revision.to_string().into());
+        object
+    }
+}
+
+fn fields(bytes: &[u8], selectable: &[&'static str]) -> Result<BTreeMap<&'static str, String>, serde_json::Error> {
+    let object: Object = serde_json::from_slice(bytes)?;
+    let mut found = BTreeMap::new();
+    for path in selectable {
+        let parts: Vec<&str> = path.split('.').collect();
+        let text = match api::ObjectExt::at(&object, &parts) {
+            None | Some(serde_json::Value::Null) => continue,
+            Some(serde_json::Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        found.insert(*path, text);
+    }
+    Ok(found)
+}
+
+/// What happened to one key at one revision.
+#[derive(Debug)]
+pub struct Change {
+    pub revision: i64,
+    /// The object now, or as it last was if it is gone (with the revision of its deletion).
+    pub object: Arc<Stored>,
+    pub previous: Option<Arc<Stored>>,
+    pub deleted: bool,
+    /// The event's JSON frame for ADDED, MODIFIED, DELETED: made for the first watcher that needs it, shared by all.
+    frames: [OnceLock<Bytes>; 3],
+}
+
+impl Change {
+    pub fn new(revision: i64, object: Arc<Stored>, previous: Option<Arc<Stored>>, deleted: bool) -> Self {
+        Self { revision, object, previous, deleted, frames: Default::default() }
+    }
+
+    /// `{"type":"ADDED","object":{…}}\n`
+    pub fn frame(&self, kind: EventType, object: &Stored) -> Bytes {
+        let slot = match kind {
+            EventType::Added => &self.frames[0],
+            EventType::Modified => &self.frames[1],
+            EventType::Deleted => &self.frames[2],
+        };
+        slot.get_or_init(|| frame(kind, object)).clone()
+    }
+}
+
+/// What a watcher is told; an object that starts or stops matching a selector is added or deleted for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl EventType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One watch event in JSON.
+pub fn frame(kind: EventType, object: &Stored) -> Bytes {
+    let mut out = Vec::with_capacity(object.size() + 64);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_str().as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    object.write(&mut out, true);
+    out.extend_from_slice(b"}\n");
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resource_version_is_spliced_in() {
+        check(r#"{"kind":"A","apiVersion":"v1","metadata":{"name":"x"},"spec":{}}"#,
+              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#,
+              r#"{"metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#);
+        check(r#"{"kind":"A","apiVersion":"v1","metadata":{}}"#,
+              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7"}}"#,
+              r#"{"metadata":{"resourceVersion":"7"}}"#);
+        // Written by another hand, in another order.
+        check(r#"{"apiVersion":"v1", "metadata" : {"name":"x"}, "kind":"A"}"#,
+              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"}}"#,
+              r#"{"metadata":{"resourceVersion":"7","name":"x"}}"#);
+    }
+
+    #[track_caller]
+    fn check(at_rest: &str, whole: &str, item: &str) {
+        let stored = Stored::read("d/x", 7, Bytes::copy_from_slice(at_rest.as_bytes()), &[]).unwrap();
+        let text = |with_type| {
+            let mut out = Vec::new();
+            stored.write(&mut out, with_type);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!((text(true).as_str(), text(false).as_str()), (whole, item));
+    }
+}

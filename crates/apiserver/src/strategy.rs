@@ -1,0 +1,116 @@
+//! What is special about a resource: defaults, what create and update may set, validation, selectable fields.
+//!
+//! Everything a strategy does not say follows from the schema and the resource table.
+
+mod apps;
+mod batch;
+mod core;
+mod pod;
+mod pod_defaults;
+mod pod_validation;
+mod rbac;
+mod service;
+
+use api::field::FieldError;
+use api::validation::NameRule;
+use api::{Object, ObjectExt as _};
+use serde_json::Value;
+
+/// The hooks of one resource. All are pure: what needs the cluster's state is admission.
+pub trait Strategy: Send + Sync {
+    /// Fields beyond name and namespace that field selectors may use.
+    fn selectable_fields(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn name_rule(&self) -> NameRule {
+        NameRule::Subdomain
+    }
+
+    /// Fills in what the client left out.
+    fn default(&self, _object: &mut Object) {}
+
+    /// `metadata.generation` counts changes of the spec.
+    fn counts_generation(&self) -> bool {
+        false
+    }
+
+    /// A client's word on status is dropped at creation; the few that keep it say so.
+    fn keeps_status_on_create(&self) -> bool {
+        false
+    }
+
+    fn prepare_for_create(&self, _object: &mut Object) {}
+
+    fn prepare_for_update(&self, _new: &mut Object, _old: &Object) {}
+
+    fn validate(&self, _object: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// `validate` has already passed on `new`.
+    fn validate_update(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// How long the object may take to go, in seconds; `None` where deletion is immediate.
+    fn grace_period(&self, _object: &Object, _asked: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// A PUT to a name that does not exist creates it.
+    fn creates_on_update(&self) -> bool {
+        false
+    }
+}
+
+struct Plain;
+impl Strategy for Plain {}
+
+/// The strategy of a built-in resource.
+pub fn of(group: &str, plural: &str) -> &'static dyn Strategy {
+    match (group, plural) {
+        ("", "pods") => &pod::Pods,
+        ("", "services") => &service::Services,
+        ("", "namespaces") => &core::Namespaces,
+        ("", "nodes") => &core::Nodes,
+        ("", "secrets") => &core::Secrets,
+        ("", "configmaps") => &core::ConfigMaps,
+        ("" | "events.k8s.io", "events") => &core::Events,
+        ("", "persistentvolumes") => &core::PersistentVolumes,
+        ("", "persistentvolumeclaims") => &core::PersistentVolumeClaims,
+        ("", "endpoints") | ("coordination.k8s.io", "leases") => &core::CreatedOnUpdate,
+        ("", "replicationcontrollers") => &apps::ReplicationControllers,
+        ("apps", "deployments") => &apps::Deployments,
+        ("apps", "replicasets") => &apps::ReplicaSets,
+        ("apps", "daemonsets") => &apps::DaemonSets,
+        ("apps", "statefulsets") => &apps::StatefulSets,
+        ("batch", "jobs") => &batch::Jobs,
+        ("batch", "cronjobs") => &batch::CronJobs,
+        ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &rbac::Roles,
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &rbac::Bindings,
+        ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
+        ("networking.k8s.io", "ingresses" | "networkpolicies") | ("policy", "poddisruptionbudgets") => &core::Generational,
+        _ => &Plain,
+    }
+}
+
+/// Sets `path` to `value` where nothing is set.
+fn set_default(object: &mut Object, path: &[&str], value: impl Into<Value>) {
+    if let Some((last, parents)) = path.split_last() {
+        let map = object.at_mut(parents);
+        if !map.contains_key(*last) {
+            map.insert((*last).to_owned(), value.into());
+        }
+    }
+}
+
+/// The objects of a list field.
+fn items_mut<'a>(object: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Object> {
+    object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn items<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a Object> {
+    let list = object.at(path).and_then(Value::as_array);
+    list.map(|items| items.iter().filter_map(Value::as_object).collect()).unwrap_or_default()
+}
