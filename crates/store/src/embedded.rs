@@ -38,7 +38,8 @@ use self::{
     lock::DirLock,
 };
 use crate::{
-    Keys, Lease, LeaseStatus, OpenError, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch, watch::Published,
+    Keys, Lease, LeaseStatus, OpenError, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch,
+    watch::Published,
 };
 
 /// Commands that may wait for the commit thread; whoever comes later waits to queue.
@@ -142,7 +143,8 @@ impl Embedded {
             poisoned: None,
         };
         let threads = [spawn("store-keeper", || keeper.run()), spawn("store-commit", || committer.run())];
-        let [keeper, committer] = threads.map(|thread| thread.map_err(|source| recover::refusal("start the threads of", dir, source)));
+        let [keeper, committer] =
+            threads.map(|thread| thread.map_err(|source| recover::refusal("start the threads of", dir, source)));
         let running = Running { stopping, notes, threads: [keeper?, committer?], _lock: lock };
         Ok(Embedded { published, deadlines, commands, options, running: Mutex::new(Some(running)) })
     }

@@ -46,7 +46,9 @@ pub enum OpenError {
     Denied { path: PathBuf },
     #[error("the disk of {path} is full ({free} bytes free, {needed} needed): free some space first")]
     Full { path: PathBuf, free: u64, needed: u64 },
-    #[error("{file} is damaged at byte {offset}: {reason}. Restore a snapshot, or move the file away to lose what it holds")]
+    #[error(
+        "{file} is damaged at byte {offset}: {reason}. Restore a snapshot, or move the file away to lose what it holds"
+    )]
     Corrupt { file: PathBuf, offset: u64, reason: String },
     #[error("{file} has format {found}; this version reads format {known}")]
     Format { file: PathBuf, found: u64, known: u64 },

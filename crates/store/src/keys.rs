@@ -71,7 +71,8 @@ mod tests {
         for (list, want) in [(inside, true), (outside, false)] {
             for key in list.split_whitespace() {
                 assert_eq!(keys.contains(key.as_bytes()), want, "{keys:?} {key}");
-                let in_bounds = keys.bounds().is_some_and(|b| std::ops::RangeBounds::<[u8]>::contains(&b, key.as_bytes()));
+                let in_bounds =
+                    keys.bounds().is_some_and(|b| std::ops::RangeBounds::<[u8]>::contains(&b, key.as_bytes()));
                 assert_eq!(in_bounds, want, "bounds of {keys:?} {key}");
             }
         }

@@ -11,7 +11,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet, Vector};
 
-use crate::{Batch, Event, EventKind, KeyValue, Keys, Op, OpResult, Range, RangeResult, Revision, StoreError, Txn, TxnResult};
+use crate::{
+    Batch, Event, EventKind, KeyValue, Keys, Op, OpResult, Range, RangeResult, Revision, StoreError, Txn, TxnResult,
+};
 
 mod compare;
 
@@ -110,7 +112,12 @@ impl State {
     }
 
     /// What each key changed after `revision` held at that revision.
-    fn undo<'a>(&'a self, keys: &Keys, revision: Revision, pending: &'a [Event]) -> BTreeMap<Bytes, Option<Arc<KeyValue>>> {
+    fn undo<'a>(
+        &'a self,
+        keys: &Keys,
+        revision: Revision,
+        pending: &'a [Event],
+    ) -> BTreeMap<Bytes, Option<Arc<KeyValue>>> {
         let mut then = BTreeMap::new();
         let past = self.since(revision + 1).flat_map(|past| past.batch.events.iter());
         for event in past.chain(pending).filter(|event| keys.contains(&event.kv.key)) {

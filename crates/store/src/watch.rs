@@ -83,7 +83,8 @@ impl Published {
             if signal.pending.is_some() {
                 continue;
             }
-            signal.pending = state.since(after + 1).find(|past| slot.concerns(&past.batch)).map(|past| past.batch.revision);
+            signal.pending =
+                state.since(after + 1).find(|past| slot.concerns(&past.batch)).map(|past| past.batch.revision);
             if signal.pending.is_some()
                 && let Some(waker) = signal.waker.take()
             {

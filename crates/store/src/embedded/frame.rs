@@ -161,7 +161,16 @@ mod tests {
     fn every_cut_and_every_flipped_bit_is_noticed() {
         let file = frames(7, &["one", "two"]);
         for len in 16..30 {
-            assert_eq!(read(&file[..len], 7), if len == 30 { "one two end@30" } else if len == 15 { "one end@15" } else { "one broken@15" });
+            assert_eq!(
+                read(&file[..len], 7),
+                if len == 30 {
+                    "one two end@30"
+                } else if len == 15 {
+                    "one end@15"
+                } else {
+                    "one broken@15"
+                }
+            );
         }
         for bit in 0..15 * 8 {
             let mut file = file.clone();

@@ -113,7 +113,8 @@ impl Keeper {
         let given_up = self.sealed.partition_point(|segment| segment.end < compacted);
         let Some(newest) = given_up.checked_sub(1).and_then(|index| self.sealed.get(index)) else { return };
         let bytes: u64 = self.sealed.iter().take(given_up).map(|segment| segment.bytes).sum();
-        if let Some(state) = newest.state.as_ref().filter(|_| bytes >= self.base_bytes.max(self.options.segment_bytes)) {
+        if let Some(state) = newest.state.as_ref().filter(|_| bytes >= self.base_bytes.max(self.options.segment_bytes))
+        {
             let seq = newest.seq + 1;
             let go_on = || !self.stopping.load(Ordering::Relaxed);
             match write_base(&self.options.disk, &self.dir, seq, state, go_on) {

@@ -9,7 +9,7 @@ use std::{
 use crate::OpenError;
 
 /// Holds the directory until dropped. The kernel frees it too when the process dies.
-pub(crate) struct DirLock(#[expect(dead_code, reason = "held for its lock")] File);
+pub(crate) struct DirLock(File);
 
 impl DirLock {
     pub(crate) fn take(dir: &Path) -> Result<DirLock, OpenError> {
@@ -36,5 +36,12 @@ impl DirLock {
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(|source| failed("write", source))?;
         Ok(DirLock(file))
+    }
+}
+
+impl Drop for DirLock {
+    /// Closing is not enough: a child process that is just being started holds the file too until it executes.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }

@@ -22,15 +22,31 @@ const DELETE: u8 = 2;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Record {
     /// The first record of every file: the salt of its other frames, and the revision it starts from.
-    File { format: u64, salt: u32, revision: Revision },
-    Txn { revision: Revision, changes: Vec<Change> },
+    File {
+        format: u64,
+        salt: u32,
+        revision: Revision,
+    },
+    Txn {
+        revision: Revision,
+        changes: Vec<Change>,
+    },
     /// A key as it is, in a base segment.
     KeyValue(Arc<KeyValue>),
-    Grant { id: i64, ttl_seconds: i64 },
-    Revoke { id: i64 },
-    Compact { revision: Revision },
+    Grant {
+        id: i64,
+        ttl_seconds: i64,
+    },
+    Revoke {
+        id: i64,
+    },
+    Compact {
+        revision: Revision,
+    },
     /// The last record of a base segment: how many keys it holds.
-    End { keys: u64 },
+    End {
+        keys: u64,
+    },
 }
 
 #[derive(Debug, PartialEq)]
@@ -197,14 +213,19 @@ mod tests {
         check(|out| revoke(out, i64::MAX), Record::Revoke { id: i64::MAX });
         check(|out| compact(out, 0), Record::Compact { revision: 0 });
         check(|out| end(out, 127), Record::End { keys: 127 });
-        let kv = KeyValue { key: "k".into(), value: "v".into(), create_revision: 2, mod_revision: 128, version: 3, lease: -1 };
+        let kv = KeyValue {
+            key: "k".into(),
+            value: "v".into(),
+            create_revision: 2,
+            mod_revision: 128,
+            version: 3,
+            lease: -1,
+        };
         check(|out| key_value(out, &kv), Record::KeyValue(Arc::new(kv.clone())));
         let event = |kind| Event { kind, kv: Arc::new(kv.clone()), prev: None };
         let batch = Batch { revision: 128, events: [event(EventKind::Put), event(EventKind::Delete)].into() };
-        let changes = vec![
-            Change::Put { key: "k".into(), value: "v".into(), lease: -1 },
-            Change::Delete { key: "k".into() },
-        ];
+        let changes =
+            vec![Change::Put { key: "k".into(), value: "v".into(), lease: -1 }, Change::Delete { key: "k".into() }];
         check(|out| txn(out, &batch), Record::Txn { revision: 128, changes });
     }
 

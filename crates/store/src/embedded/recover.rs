@@ -69,7 +69,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, now: Instant) -> Result<Recov
 /// Files that a crash kept from being removed: drafts, and what the newest base replaces.
 fn remove_leftovers(disk: &dyn Disk, dir: &Path, names: &[String], base: Option<u64>) -> Result<(), OpenError> {
     for name in names {
-        let replaced = ["log", "base"].iter().any(|kind| seq_of(name, kind).is_some_and(|seq| base.is_some_and(|b| seq < b)));
+        let replaced =
+            ["log", "base"].iter().any(|kind| seq_of(name, kind).is_some_and(|seq| base.is_some_and(|b| seq < b)));
         if replaced || name.ends_with(".tmp") {
             let path = dir.join(name);
             disk.remove(&path).map_err(|source| refusal("remove", &path, source))?;

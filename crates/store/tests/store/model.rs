@@ -60,7 +60,8 @@ impl Inner {
         let limit = if range.limit == 0 { all.len() } else { range.limit };
         let (count, more) = (all.len() as i64, all.len() > limit && !range.count_only);
         let kept = all.into_iter().take(if range.count_only { 0 } else { limit });
-        let kvs = kept.map(|kv| if range.keys_only { Arc::new(KeyValue { value: Bytes::new(), ..(*kv).clone() }) } else { kv });
+        let kvs = kept
+            .map(|kv| if range.keys_only { Arc::new(KeyValue { value: Bytes::new(), ..(*kv).clone() }) } else { kv });
         RangeResult { kvs: kvs.collect(), more, count, revision }
     }
 
@@ -136,6 +137,17 @@ fn pick(keys: &Keys, revision: Revision, events: &[Event]) -> Option<Batch> {
     (!events.is_empty()).then(|| Batch { revision, events: events.into() })
 }
 
+fn writes_twice(ops: &[Op]) -> bool {
+    ops.iter().enumerate().any(|(index, op)| match op {
+        Op::Put { key: put, .. } => ops.iter().enumerate().any(|(other, op)| match op {
+            Op::Put { key, .. } => index != other && key == put,
+            Op::Delete { key, end } => Keys::new(key.clone(), end.clone()).contains(put),
+            Op::Range(_) => false,
+        }),
+        _ => false,
+    })
+}
+
 fn holds(map: &Map, compare: &Compare) -> bool {
     let (key, end, target, order) = match compare {
         Compare::ModRevision { key, is } => (key, &None, &Target::ModRevision(*is), &Order::Equal),
@@ -175,6 +187,9 @@ impl Store for Model {
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnResult, StoreError> {
+        if [&txn.success, &txn.failure].into_iter().any(|ops| writes_twice(ops)) {
+            return Err(StoreError::DuplicateKey);
+        }
         self.0.lock().unwrap().txn(txn)
     }
 
@@ -210,10 +225,12 @@ impl Store for Model {
     }
 
     async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError> {
-        match self.0.lock().unwrap().leases.insert(id, ttl_seconds) {
-            None => Ok(Lease { id, ttl_seconds }),
-            Some(_) => Err(StoreError::LeaseExists(id)),
+        let mut inner = self.0.lock().unwrap();
+        if inner.leases.contains_key(&id) {
+            return Err(StoreError::LeaseExists(id));
         }
+        inner.leases.insert(id, ttl_seconds);
+        Ok(Lease { id, ttl_seconds })
     }
 
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {

@@ -14,7 +14,8 @@ use crate::model::Model;
 async fn the_engine_follows_every_scenario() {
     for (name, text) in scenarios() {
         let dir = tempfile::tempdir().unwrap();
-        let mut engine = Engine { dir: dir.path(), store: Some(Embedded::open(dir.path(), Options::default()).unwrap()) };
+        let mut engine =
+            Engine { dir: dir.path(), store: Some(Embedded::open(dir.path(), Options::default()).unwrap()) };
         run(&name, &text, &mut engine).await;
     }
 }
@@ -191,7 +192,11 @@ fn range(words: &[&str]) -> Range {
 fn txn(words: &[&str]) -> Txn {
     let mut parts = words[1..].split(|word| ["if", "then", "else"].contains(word)).skip(1);
     let mut part = || parts.next().unwrap_or_default().split(|word| *word == ",").filter(|words| !words.is_empty());
-    Txn { compares: part().map(compare).collect(), success: part().map(op).collect(), failure: part().map(op).collect() }
+    Txn {
+        compares: part().map(compare).collect(),
+        success: part().map(op).collect(),
+        failure: part().map(op).collect(),
+    }
 }
 
 fn compare(words: &[&str]) -> Compare {
@@ -251,6 +256,7 @@ fn said(error: &StoreError) -> String {
         StoreError::FutureRevision { current, .. } => format!("future current {current}"),
         StoreError::LeaseNotFound(id) => format!("no lease {id}"),
         StoreError::LeaseExists(id) => format!("lease {id} exists"),
+        StoreError::DuplicateKey => "duplicate key".into(),
         other => format!("error {other}"),
     }
 }
