@@ -1,0 +1,277 @@
+//! The engine of a single machine: all keys in memory, every change in a log on disk.
+//!
+//! Reads look at the published state and never wait. Changes go through one commit thread; see [`commit`]. Old history
+//! and old segments are given up by the keeper thread; see [`keeper`].
+
+mod commit;
+mod deadlines;
+pub mod disk;
+mod frame;
+mod keeper;
+mod lock;
+mod log;
+mod record;
+mod recover;
+mod request;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc as std_mpsc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use self::{
+    commit::{Command, Committer, Reply},
+    deadlines::Deadlines,
+    disk::{Disk, RealDisk},
+    frame::FrameBuffer,
+    keeper::{Keeper, Note},
+    lock::DirLock,
+};
+use crate::{
+    Keys, Lease, LeaseStatus, OpenError, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch,
+    watch::Published,
+};
+
+/// Commands that may wait for the commit thread; whoever comes later waits to queue.
+const QUEUE: usize = 4096;
+
+#[derive(Clone)]
+pub struct Options {
+    /// How long what was replaced or deleted stays readable and watchable.
+    pub history: Duration,
+    /// How much memory history may take, whatever its age.
+    pub history_bytes: usize,
+    /// A log segment that has grown this large is finished and a new one started.
+    pub segment_bytes: u64,
+    /// The largest sum of keys and values in one transaction; etcd's default.
+    pub request_bytes: usize,
+    /// The most operations in one transaction; etcd's default.
+    pub max_ops: usize,
+    /// Less free space than this on the disk and the store does not open.
+    pub min_free_bytes: u64,
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            history: Duration::from_secs(300),
+            history_bytes: 256 << 20,
+            segment_bytes: 16 << 20,
+            request_bytes: 3 << 19,
+            max_ops: 128,
+            min_free_bytes: 16 << 20,
+            disk: Arc::new(RealDisk),
+        }
+    }
+}
+
+/// The embedded engine. Dropping it finishes what is being written and stops its threads, as [`Embedded::close`] does.
+pub struct Embedded {
+    published: Arc<Published>,
+    deadlines: Arc<Deadlines>,
+    commands: mpsc::Sender<Command>,
+    options: Options,
+    running: Mutex<Option<Running>>,
+}
+
+/// What ends with the engine.
+struct Running {
+    stopping: Arc<AtomicBool>,
+    notes: std_mpsc::Sender<Note>,
+    threads: [(JoinHandle<()>, oneshot::Receiver<()>); 2],
+    _lock: DirLock,
+}
+
+impl Embedded {
+    /// Opens the store in `dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If another process has it open, if it cannot be written, or if its files are damaged.
+    pub fn open(dir: &Path, options: Options) -> Result<Embedded, OpenError> {
+        let disk = options.disk.clone();
+        disk.create_dir(dir).map_err(|source| recover::refusal("create", dir, source))?;
+        let lock = DirLock::take(dir)?;
+        let free = disk.free(dir).map_err(|source| recover::refusal("measure", dir, source))?;
+        if free < options.min_free_bytes {
+            return Err(OpenError::Full { path: dir.to_owned(), free, needed: options.min_free_bytes });
+        }
+        let now = Instant::now();
+        let recovered = recover::recover(disk.as_ref(), dir, now)?;
+        let state = recovered.state;
+        let deadlines = Arc::new(Deadlines::default());
+        for (id, ttl_seconds) in &state.leases {
+            deadlines.set(Lease { id: *id, ttl_seconds: *ttl_seconds }, now);
+        }
+        let published = Published::new(state.clone());
+        let (commands, queue) = mpsc::channel(QUEUE);
+        let (notes, notes_queue) = std_mpsc::channel();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let keeper = Keeper {
+            notes: notes_queue,
+            commands: commands.clone(),
+            published: published.clone(),
+            deadlines: deadlines.clone(),
+            options: options.clone(),
+            dir: dir.to_owned(),
+            sealed: recovered.sealed,
+            base_bytes: recovered.base_bytes,
+            stopping: stopping.clone(),
+        };
+        let committer = Committer {
+            queue,
+            keeper: notes.clone(),
+            published: published.clone(),
+            deadlines: deadlines.clone(),
+            options: options.clone(),
+            dir: dir.to_owned(),
+            log: recovered.log,
+            working: state,
+            frame: FrameBuffer::new(),
+            finishes: Vec::new(),
+            notes: Vec::new(),
+            poisoned: None,
+        };
+        let threads = [spawn("store-keeper", || keeper.run()), spawn("store-commit", || committer.run())];
+        let [keeper, committer] =
+            threads.map(|thread| thread.map_err(|source| recover::refusal("start the threads of", dir, source)));
+        let running = Running { stopping, notes, threads: [keeper?, committer?], _lock: lock };
+        Ok(Embedded { published, deadlines, commands, options, running: Mutex::new(Some(running)) })
+    }
+
+    /// Finishes every transaction that was accepted, ends all watches, stops the threads and frees the directory. Later
+    /// requests are refused.
+    pub async fn close(&self) {
+        let Some(running) = self.running.lock().take() else { return };
+        self.published.close();
+        running.stopping.store(true, Ordering::Relaxed);
+        let _ = running.notes.send(Note::Stop);
+        let [(keeper, keeper_done), (committer, committer_done)] = running.threads;
+        let _ = keeper_done.await;
+        let _ = self.commands.send(Command::Stop).await;
+        let _ = committer_done.await;
+        join([keeper, committer]);
+    }
+
+    /// Sends a command to the commit thread and waits for its answer.
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn open_state(&self) -> Result<arc_swap::Guard<Arc<crate::state::State>>, StoreError> {
+        if self.commands.is_closed() {
+            return Err(StoreError::Closed);
+        }
+        Ok(self.published.load())
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let Some(running) = self.running.get_mut().take() else { return };
+        self.published.close();
+        running.stopping.store(true, Ordering::Relaxed);
+        let _ = running.notes.send(Note::Stop);
+        let [(keeper, _), (committer, _)] = running.threads;
+        join([keeper]);
+        // The last other sender went with the keeper; without any, the commit thread ends when the queue is empty.
+        drop(std::mem::replace(&mut self.commands, mpsc::channel(1).0));
+        join([committer]);
+    }
+}
+
+/// A thread, and a receiver that resolves when it has ended.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<(JoinHandle<()>, oneshot::Receiver<()>)> {
+    let (done, ended) = oneshot::channel::<()>();
+    let body = move || {
+        let _done = done;
+        run();
+    };
+    Ok((std::thread::Builder::new().name(name.to_owned()).spawn(body)?, ended))
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a thread of the store panicked");
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Embedded {
+    async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
+        request::check_key(&range.start)?;
+        self.open_state()?.range(&range)
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnResult, StoreError> {
+        request::check(&txn, &self.options)?;
+        if txn.success.iter().chain(&txn.failure).any(crate::Op::writes) {
+            return self.ask(|reply| Command::Txn(txn, reply)).await;
+        }
+        // Nothing to write: a copy of the published state answers, and is thrown away.
+        let mut state = crate::state::State::clone(&*self.open_state()?);
+        state.apply(txn, Instant::now())
+    }
+
+    async fn watch(&self, start: Bytes, end: Option<Bytes>, from: Revision) -> Result<Watch, StoreError> {
+        request::check_key(&start)?;
+        self.published.watch(Keys::new(start, end), from)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.ask(|reply| Command::Compact(revision, reply)).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        Ok(self.open_state()?.revision)
+    }
+
+    async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError> {
+        let lease = request::lease(ttl_seconds, id, &self.open_state()?.leases)?;
+        self.ask(|reply| Command::Grant(lease, reply)).await?;
+        Ok(lease)
+    }
+
+    async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
+        self.ask(|reply| Command::Revoke(id, reply)).await
+    }
+
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
+        let ttl_seconds = self.open_state()?.leases.get(&id).copied().ok_or(StoreError::LeaseNotFound(id))?;
+        let lease = Lease { id, ttl_seconds };
+        match self.deadlines.renew(lease, Instant::now()) {
+            true => Ok(lease),
+            false => Err(StoreError::LeaseNotFound(id)),
+        }
+    }
+
+    async fn lease_time_to_live(&self, id: i64) -> Result<LeaseStatus, StoreError> {
+        let state = self.open_state()?;
+        let granted = state.leases.get(&id).copied().ok_or(StoreError::LeaseNotFound(id))?;
+        let remaining = self.deadlines.remaining(id, Instant::now()).ok_or(StoreError::LeaseNotFound(id))?;
+        Ok(LeaseStatus {
+            id,
+            granted_ttl_seconds: granted,
+            remaining_seconds: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+            keys: state.keys_of(id),
+        })
+    }
+
+    async fn leases(&self) -> Result<Vec<i64>, StoreError> {
+        Ok(self.open_state()?.leases.keys().copied().collect())
+    }
+}

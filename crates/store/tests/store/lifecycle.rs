@@ -1,0 +1,143 @@
+//! Opening where it cannot be, limits, and what the engine does on its own: leases end, history and segments go.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use futures::StreamExt;
+use store::*;
+
+fn open(dir: &Path) -> Result<Embedded, OpenError> {
+    Embedded::open(dir, Options::default())
+}
+
+async fn put(store: &Embedded, key: &str, value: Vec<u8>, lease: i64) -> Result<Revision, StoreError> {
+    let op = Op::Put { key: key.to_owned().into(), value: value.into(), lease };
+    Ok(store.txn(Txn { success: vec![op], ..Txn::default() }).await?.revision)
+}
+
+#[tokio::test]
+async fn a_second_open_names_the_process_that_holds_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let _store = open(dir.path()).unwrap();
+    match open(dir.path()) {
+        Err(OpenError::Locked { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
+        other => panic!("{:?}", other.map(|_| "opened")),
+    }
+}
+
+/// A file system of its own, unmounted at the end.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn new(options: &str) -> Mount {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir.path()).status();
+        assert!(mounted.unwrap().success(), "mounting needs root");
+        Mount(dir)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        assert!(Command::new("umount").arg(self.0.path()).status().unwrap().success());
+    }
+}
+
+#[test]
+fn a_full_disk_is_refused_with_what_is_missing() {
+    let mount = Mount::new("size=1m");
+    match open(mount.0.path()) {
+        Err(OpenError::Full { free, needed, .. }) => assert!(free < needed),
+        other => panic!("{:?}", other.map(|_| "opened")),
+    }
+}
+
+#[test]
+fn a_read_only_disk_is_refused() {
+    let mount = Mount::new("size=64m,ro");
+    for dir in [mount.0.path().to_owned(), mount.0.path().join("new")] {
+        match open(&dir) {
+            Err(OpenError::ReadOnly { path }) => assert!(path.starts_with(mount.0.path())),
+            other => panic!("{:?}", other.map(|_| "opened")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_its_limits_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    assert!(matches!(put(&store, "a", vec![0; 2 << 20], 0).await, Err(StoreError::TooLarge { .. })));
+    assert!(matches!(put(&store, "", vec![], 0).await, Err(StoreError::EmptyKey)));
+    let ops = (0..129).map(|n| Op::put(format!("{n}"), "")).collect();
+    let txn = Txn { success: ops, ..Txn::default() };
+    assert!(matches!(store.txn(txn).await, Err(StoreError::TooManyOps { count: 129, limit: 128 })));
+    assert!(matches!(store.lease_grant(i64::MAX, 0).await, Err(StoreError::LeaseTooLong { .. })));
+    assert_eq!(store.revision().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_kept_alive_ends_with_its_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let short = store.lease_grant(1, 0).await.unwrap();
+    let long = store.lease_grant(600, 0).await.unwrap();
+    assert_ne!(short.id, long.id);
+    put(&store, "a", vec![], short.id).await.unwrap();
+    put(&store, "b", vec![], long.id).await.unwrap();
+    let mut watch = store.watch("a".into(), None, 0).await.unwrap();
+    let granted = std::time::Instant::now();
+    let batch = watch.next().await.unwrap().unwrap();
+    assert!(granted.elapsed() > Duration::from_millis(800), "ended after {:?}", granted.elapsed());
+    assert_eq!(batch.events[0].kind, EventKind::Delete);
+    assert_eq!(store.leases().await.unwrap(), [long.id]);
+    assert_eq!(store.range(Range::prefix("")).await.unwrap().count, 1);
+}
+
+#[tokio::test]
+async fn history_older_than_asked_for_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { history: Duration::from_millis(100), ..Options::default() };
+    let store = Embedded::open(dir.path(), options).unwrap();
+    for n in 0..10u8 {
+        put(&store, "a", vec![n], 0).await.unwrap();
+    }
+    let at_two = || store.range(Range { revision: 2, ..Range::key("a") });
+    assert!(at_two().await.is_ok());
+    let gone = async {
+        while at_two().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), gone).await.expect("history is given up");
+    assert!(matches!(at_two().await, Err(StoreError::Compacted { oldest: 11 })));
+    assert_eq!(store.range(Range { revision: 11, ..Range::key("a") }).await.unwrap().kvs[0].value[..], [9]);
+}
+
+/// Ten times the live data is written again and again; the disk never holds more than a few times of it.
+#[tokio::test]
+async fn overwritten_data_gives_its_disk_space_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 64 << 10, history_bytes: 64 << 10, ..Options::default() };
+    let store = Embedded::open(dir.path(), options.clone()).unwrap();
+    let mut largest = 0;
+    for round in 0..40u8 {
+        for key in 0..64 {
+            put(&store, &format!("key-{key:02}"), vec![round; 1000], 0).await.unwrap();
+        }
+        largest = largest.max(disk_usage(dir.path()));
+    }
+    assert!(largest < 12 * 64 * 1000, "{largest} bytes for {} of live data", 64 * 1000);
+    store.close().await;
+    assert!(
+        fs::read_dir(dir.path()).unwrap().any(|file| file.unwrap().file_name().to_string_lossy().starts_with("base-"))
+    );
+    let store = Embedded::open(dir.path(), options).unwrap();
+    let all = store.range(Range::prefix("key-")).await.unwrap();
+    assert_eq!((all.count, all.revision), (64, 1 + 40 * 64));
+    assert!(all.kvs.iter().all(|kv| kv.value[..] == [39; 1000] && kv.version == 40));
+}
+
+fn disk_usage(dir: &Path) -> u64 {
+    // A segment may be removed while it is looked at.
+    fs::read_dir(dir).unwrap().filter_map(|file| file.unwrap().metadata().ok()).map(|data| data.len()).sum()
+}

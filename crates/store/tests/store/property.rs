@@ -1,0 +1,175 @@
+//! Random histories with restarts and crashes: the engine must agree with the naive model after every step.
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use proptest::prelude::*;
+use store::*;
+
+use crate::{
+    faults::{FaultyDisk, Plan},
+    model::Model,
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, usize),
+    Delete(u8, u8),
+    /// Puts two keys if the first was last changed `ago` revisions ago.
+    Swap(u8, u8, Revision),
+    /// To so many revisions before now.
+    Compact(Revision),
+    Reopen,
+    /// The disk dies after so many operations; later a power cut keeps some of what was not synced.
+    Crash(usize, Plan, u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let plan = prop_oneof![Just(Plan::ShortWrite), Just(Plan::FailedSync), Just(Plan::NoSpace)];
+    let step = prop_oneof![
+        10 => (0..8u8, 0..200usize).prop_map(|(key, len)| Step::Put(key, len)),
+        3 => (0..8u8, 0..8u8).prop_map(|(from, to)| Step::Delete(from, to)),
+        3 => (0..8u8, 0..8u8, 0..4i64).prop_map(|(a, b, ago)| Step::Swap(a, b, ago)),
+        2 => (0..6i64).prop_map(Step::Compact),
+        1 => Just(Step::Reopen),
+        1 => (0..6usize, plan, any::<u8>()).prop_map(|(after, plan, share)| Step::Crash(after, plan, share)),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+fn key(index: u8) -> Bytes {
+    Bytes::from(vec![b'a' + index])
+}
+
+fn txn_of(step: &Step, revision: Revision) -> Option<Txn> {
+    Some(match step {
+        Step::Put(index, len) => Txn { success: vec![Op::put(key(*index), vec![b'v'; *len])], ..Txn::default() },
+        Step::Delete(from, to) => {
+            Txn { success: vec![Op::Delete { key: key(*from), end: Some(key(*to)) }], ..Txn::default() }
+        }
+        Step::Swap(a, b, ago) => Txn {
+            compares: vec![Compare::ModRevision { key: key(*a), is: revision - ago }],
+            success: vec![Op::put(key(*a), "swapped"), Op::put(key(b.max(&(a + 1)) + 8), "swapped")],
+            failure: vec![Op::Range(all(0))],
+        },
+        _ => return None,
+    })
+}
+
+fn all(revision: Revision) -> Range {
+    Range { revision, ..Range::prefix("") }
+}
+
+/// Small segments, so that rolling and bases happen all the time.
+fn open(dir: &Path, disk: &FaultyDisk) -> Embedded {
+    let options = Options { segment_bytes: 600, disk: Arc::new(disk.clone()), ..Options::default() };
+    Embedded::open(dir, options).unwrap()
+}
+
+struct Run<'a> {
+    dir: &'a Path,
+    disk: FaultyDisk,
+    /// How much of what was not synced the next power cut leaves.
+    share: u8,
+    engine: Option<Embedded>,
+    model: Model,
+}
+
+impl Run<'_> {
+    fn engine(&self) -> &Embedded {
+        self.engine.as_ref().unwrap()
+    }
+
+    async fn step(&mut self, step: &Step) {
+        let revision = self.model.revision().await.unwrap();
+        match step {
+            Step::Reopen => {
+                self.engine().close().await;
+                self.reopen();
+            }
+            Step::Crash(after, plan, share) => {
+                self.share = *share;
+                self.disk.strike(*after, *plan);
+                return;
+            }
+            Step::Compact(ago) => {
+                let to = revision - ago;
+                match self.engine().compact(to).await {
+                    Err(StoreError::Poisoned(_)) => {
+                        self.reopen();
+                        // Whether it was compacted is told by whether the revision before can still be read.
+                        if matches!(self.engine().range(all(to - 1)).await, Err(StoreError::Compacted { oldest }) if oldest == to)
+                        {
+                            let _ = self.model.compact(to).await;
+                        }
+                    }
+                    result => assert_eq!(format!("{result:?}"), format!("{:?}", self.model.compact(to).await)),
+                }
+            }
+            _ => {
+                let txn = txn_of(step, revision).unwrap();
+                match self.engine().txn(txn.clone()).await {
+                    Err(StoreError::Poisoned(_)) => {
+                        self.reopen();
+                        if self.engine().revision().await.unwrap() > revision {
+                            self.model.txn(txn).await.unwrap();
+                        }
+                    }
+                    result => assert_eq!(result.unwrap(), self.model.txn(txn).await.unwrap()),
+                }
+            }
+        }
+        self.agree().await;
+    }
+
+    /// A crash: what was not synced may be lost, then everything starts again on a healthy disk.
+    fn reopen(&mut self) {
+        self.engine = None;
+        self.disk.cut_power(self.share);
+        self.disk = FaultyDisk::default();
+        self.engine = Some(open(self.dir, &self.disk));
+    }
+
+    /// Every revision that is held reads the same, and a watch tells the same story.
+    async fn agree(&self) {
+        let (engine, model) = (self.engine(), &self.model);
+        let revision = model.revision().await.unwrap();
+        assert_eq!(engine.revision().await.unwrap(), revision);
+        let mut oldest = None;
+        for at in (1..=revision).rev().take(30) {
+            match (engine.range(all(at)).await, model.range(all(at)).await) {
+                (Ok(got), Ok(want)) => assert_eq!(got, want, "at {at}"),
+                (got, want) => {
+                    assert_eq!(format!("{got:?}"), format!("{want:?}"));
+                    break;
+                }
+            }
+            oldest = Some(at);
+        }
+        let from = oldest.unwrap();
+        let (start, end) = (Bytes::from_static(b"\0"), Some(Bytes::from_static(b"\0")));
+        let mut got = engine.watch(start.clone(), end.clone(), from).await.unwrap();
+        let mut want = model.watch(start, end, from).await.unwrap();
+        for _ in from.max(2)..=revision {
+            assert_eq!(got.next().await.unwrap().unwrap(), want.next().await.unwrap().unwrap());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn the_engine_agrees_with_the_model_through_restarts_and_crashes(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        runtime.block_on(async {
+            let disk = FaultyDisk::default();
+            let engine = Some(open(dir.path(), &disk));
+            let mut run = Run { dir: dir.path(), disk, share: 0, engine, model: Model::default() };
+            for step in &steps {
+                run.step(step).await;
+            }
+        });
+    }
+}
