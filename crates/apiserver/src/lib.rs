@@ -1,1 +1,25 @@
-//! Ferry's apiserver.
+//! The Kubernetes API over the store: one generic path for every resource.
+
+mod admission;
+mod auth;
+mod bootstrap;
+mod convert;
+mod discovery;
+mod handlers;
+mod health;
+mod http;
+mod listener;
+mod openapi;
+mod pipeline;
+mod registry;
+mod request_info;
+mod server;
+mod storage;
+mod strategy;
+mod streaming;
+mod table;
+
+pub use auth::tokens::{ServiceAccountKey, TokenError};
+pub use http::{Body, BoxError};
+pub use listener::{ServeError, tls_config};
+pub use server::{ApiServer, Config, KubeletClient, StartError};

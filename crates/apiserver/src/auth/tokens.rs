@@ -1,0 +1,173 @@
+//! Service-account tokens: signed here, bound to their object, believed only while it lives.
+
+use api::{ApiError, Object, ObjectExt as _, UserInfo};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
+use serde_json::{Value, json};
+
+use crate::server::ApiServer;
+
+const MIN_SECONDS: i64 = 600;
+const DEFAULT_SECONDS: i64 = 3600;
+const MAX_SECONDS: i64 = 1 << 32;
+/// Clocks differ a little between machines.
+const LEEWAY_SECONDS: i64 = 10;
+
+/// An ECDSA P-256 key that signs tokens (ES256).
+pub struct ServiceAccountKey {
+    pair: EcdsaKeyPair,
+    /// Names the key in a token's header.
+    id: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("the service-account key is not a P-256 key in PKCS #8")]
+    Key,
+    #[error("the token is malformed")]
+    Malformed,
+    #[error("the token's signature is not ours")]
+    Signature,
+    #[error("the token is not from issuer {0}")]
+    Issuer(String),
+    #[error("the token has expired")]
+    Expired,
+    #[error("the token is not yet valid")]
+    NotYet,
+    #[error("the token's {0} no longer exists")]
+    Gone(&'static str),
+}
+
+impl ServiceAccountKey {
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, TokenError> {
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &SystemRandom::new());
+        let pair = pair.map_err(|_| TokenError::Key)?;
+        let digest = ring::digest::digest(&ring::digest::SHA256, pair.public_key().as_ref());
+        let id = URL_SAFE_NO_PAD.encode(digest.as_ref());
+        Ok(Self { pair, id })
+    }
+
+    fn sign(&self, claims: &Value) -> Result<String, TokenError> {
+        let header = json!({"alg": "ES256", "kid": self.id});
+        let text = format!("{}.{}", encode(&header), encode(claims));
+        let signature = self.pair.sign(&SystemRandom::new(), text.as_bytes()).map_err(|_| TokenError::Key)?;
+        Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
+    }
+
+    fn verify(&self, token: &str) -> Result<Object, TokenError> {
+        let (text, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| TokenError::Malformed)?;
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
+        key.verify(text.as_bytes(), &signature).map_err(|_| TokenError::Signature)?;
+        let (_, claims) = text.split_once('.').ok_or(TokenError::Malformed)?;
+        let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenError::Malformed)?;
+        serde_json::from_slice(&claims).map_err(|_| TokenError::Malformed)
+    }
+}
+
+fn encode(value: &Value) -> String {
+    URL_SAFE_NO_PAD.encode(value.to_string())
+}
+
+/// The user a token stands for, and the audiences it is meant for.
+pub(crate) fn authenticate(server: &ApiServer, token: &str) -> Result<(UserInfo, Vec<String>), TokenError> {
+    let claims = server.config.service_account_key.verify(token)?;
+    let issuer = claims.text(&["iss"]);
+    if issuer != server.config.service_account_issuer {
+        return Err(TokenError::Issuer(server.config.service_account_issuer.clone()));
+    }
+    let now = jiff::Timestamp::now().as_second();
+    let time = |claim: &str| claims.get(claim).and_then(Value::as_i64);
+    if time("exp").is_none_or(|at| at + LEEWAY_SECONDS < now) {
+        return Err(TokenError::Expired);
+    }
+    if time("nbf").is_some_and(|at| at - LEEWAY_SECONDS > now) {
+        return Err(TokenError::NotYet);
+    }
+    let bound = |part: &str, key: &str| claims.text(&["kubernetes.io", part, key]).to_owned();
+    let namespace = claims.text(&["kubernetes.io", "namespace"]).to_owned();
+    let (name, uid) = (bound("serviceaccount", "name"), bound("serviceaccount", "uid"));
+    check_alive(server, "serviceaccounts", &format!("{namespace}/{name}"), &uid, "service account")?;
+    let mut user = UserInfo::authenticated(
+        format!("system:serviceaccount:{namespace}:{name}"),
+        &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")],
+    );
+    user.uid = uid;
+    if claims.at(&["kubernetes.io", "pod"]).is_some() {
+        let (pod, uid) = (bound("pod", "name"), bound("pod", "uid"));
+        check_alive(server, "pods", &format!("{namespace}/{pod}"), &uid, "pod")?;
+        user.extra.insert("authentication.kubernetes.io/pod-name".into(), vec![pod]);
+        user.extra.insert("authentication.kubernetes.io/pod-uid".into(), vec![uid]);
+    }
+    if let Some(id) = claims.get("jti").and_then(Value::as_str) {
+        user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("JTI={id}")]);
+    }
+    let audiences = claims.get("aud").and_then(Value::as_array).cloned().unwrap_or_default();
+    Ok((user, audiences.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()))
+}
+
+fn check_alive(server: &ApiServer, plural: &str, key: &str, uid: &str, what: &'static str) -> Result<(), TokenError> {
+    let cache = server.registry.find("", "v1", plural).and_then(|served| served.cache.as_ref());
+    let found = cache.and_then(|cache| cache.get(key)).map(|stored| stored.decode());
+    if found.is_some_and(|object| object.uid() == uid) { Ok(()) } else { Err(TokenError::Gone(what)) }
+}
+
+/// `serviceaccounts/token`: a fresh token for the account, bound to a pod or secret if asked.
+pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut request: Object) -> Result<Value, ApiError> {
+    let accounts = api::GroupResource { group: "", resource: "serviceaccounts" };
+    let account = find(server, "serviceaccounts", namespace, name).ok_or_else(|| ApiError::not_found(accounts, name))?;
+    let seconds = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
+    if !(MIN_SECONDS..=MAX_SECONDS).contains(&seconds) {
+        let detail = "may not specify a duration less than 10 minutes";
+        let error = api::field::FieldError::invalid("spec.expirationSeconds", seconds, detail);
+        return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", name, &[error]));
+    }
+    let mut own = json!({"namespace": namespace, "serviceaccount": {"name": name, "uid": account.uid()}});
+    if let Some(reference) = request.at(&["spec", "boundObjectRef"]).and_then(Value::as_object) {
+        let (kind, bound_name) = (reference.text(&["kind"]), reference.text(&["name"]));
+        let (plural, claim) = match kind {
+            "Pod" => ("pods", "pod"),
+            "Secret" => ("secrets", "secret"),
+            other => return Err(ApiError::bad_request(format!("cannot bind token for serviceaccount {name:?} to object of kind {other:?}"))),
+        };
+        let resource = api::GroupResource { group: "", resource: plural };
+        let object = find(server, plural, namespace, bound_name).ok_or_else(|| ApiError::not_found(resource, bound_name))?;
+        let uid = reference.text(&["uid"]);
+        if !uid.is_empty() && uid != object.uid() {
+            let why = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+            return Err(ApiError::conflict(resource, bound_name, why));
+        }
+        if let Some(map) = own.as_object_mut() {
+            map.insert(claim.into(), json!({"name": bound_name, "uid": object.uid()}));
+        }
+    }
+    let issuer = &server.config.service_account_issuer;
+    let audiences = match request.at(&["spec", "audiences"]).and_then(Value::as_array) {
+        Some(list) if !list.is_empty() => Value::Array(list.clone()),
+        _ => json!([issuer]),
+    };
+    let now = jiff::Timestamp::now();
+    let expires = now + jiff::SignedDuration::from_secs(seconds);
+    let claims = json!({
+        "iss": issuer, "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
+        "iat": now.as_second(), "nbf": now.as_second(), "exp": expires.as_second(),
+        "jti": uuid::Uuid::new_v4().to_string(), "kubernetes.io": own,
+    });
+    let token = server.config.service_account_key.sign(&claims).map_err(ApiError::internal)?;
+    request.insert("kind".into(), "TokenRequest".into());
+    request.insert("apiVersion".into(), "authentication.k8s.io/v1".into());
+    request.at_mut(&["spec"]).insert("audiences".into(), audiences);
+    request.at_mut(&["spec"]).insert("expirationSeconds".into(), seconds.into());
+    let stamp = expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    request.insert("status".into(), json!({"token": token, "expirationTimestamp": stamp}));
+    request.metadata().insert("name".into(), name.into());
+    request.metadata().insert("namespace".into(), namespace.into());
+    Ok(Value::Object(request))
+}
+
+fn find(server: &ApiServer, plural: &str, namespace: &str, name: &str) -> Option<Object> {
+    let cache = server.registry.find("", "v1", plural)?.cache.as_ref()?;
+    Some(cache.get(&format!("{namespace}/{name}"))?.decode())
+}

@@ -1,0 +1,161 @@
+//! The verbs, for any resource.
+
+mod create;
+mod delete;
+mod encode;
+mod eviction;
+mod list;
+mod patch;
+mod review;
+mod scale;
+mod special;
+mod update;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use ::http::{Response, StatusCode};
+use api::{ApiError, Object, ObjectExt as _};
+use serde_json::Value;
+
+pub(crate) use self::delete::{DeleteOptions, Deleted};
+pub(crate) use self::write::{Writer, now};
+use crate::convert;
+use crate::http::{self, Body, respond};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+pub(crate) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Arc<Served>,
+    context: &Context,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    check_scope(served, context)?;
+    match special::answer(server, served, context, body).await? {
+        special::Outcome::Done(response) => Ok(response),
+        special::Outcome::Generic(body) => generic(server, served, context, body).await,
+    }
+}
+
+async fn generic(
+    server: &Arc<ApiServer>,
+    served: &Arc<Served>,
+    context: &Context,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let info = &context.info;
+    let verbs = match info.subresource.as_str() {
+        "" => &served.info.verbs,
+        name => {
+            let found = served.info.subresources.iter().find(|sub| sub.name == name);
+            &found.ok_or_else(ApiError::no_such_resource)?.verbs
+        }
+    };
+    if !verbs.iter().any(|verb| verb == info.verb) {
+        return Err(ApiError::method_not_allowed(served.group_resource(), info.verb));
+    }
+    if info.subresource == "scale" {
+        return scale::answer(server, served, context, body).await;
+    }
+    match info.verb {
+        "get" => get(server, served, context).await,
+        "list" => list::answer(server, served, context).await,
+        "watch" => watch::answer(server, served, context).await,
+        "create" => create::answer(server, served, context, body).await,
+        "update" => update::answer(server, served, context, body).await,
+        "patch" => patch::answer(server, served, context, body).await,
+        "delete" => delete::answer(server, served, context, body).await,
+        "deletecollection" => delete::collection(server, served, context, body).await,
+        verb => Err(ApiError::method_not_allowed(served.group_resource(), verb)),
+    }
+}
+
+/// A namespaced resource is written in a namespace, a cluster-scoped one is never in one.
+fn check_scope(served: &Served, context: &Context) -> Result<(), ApiError> {
+    let info = &context.info;
+    let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
+    let needs_one = served.info.namespaced && !matches!(info.verb, "list" | "watch" | "deletecollection");
+    match (served.info.namespaced, in_namespace) {
+        (false, true) => Err(ApiError::no_such_resource()),
+        (true, false) if needs_one => Err(ApiError::no_such_resource()),
+        _ => Ok(()),
+    }
+}
+
+async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Response<Body>, ApiError> {
+    let accept = context.accept()?;
+    let info = &context.info;
+    let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
+    if context.query.get("resourceVersion") != Some("0") {
+        server.feed.current().await.map_err(crate::server::store_error)?;
+    }
+    let stored = cache.get(&served.key(&info.namespace, &info.name));
+    let stored = stored.ok_or_else(|| ApiError::not_found(served.group_resource(), &info.name))?;
+    if accept.form == http::Form::Whole && accept.encoding == http::Encoding::Json && served.is_storage_version() {
+        let mut bytes = Vec::with_capacity(stored.size());
+        stored.write(&mut bytes, true);
+        return Ok(http::respond_bytes(StatusCode::OK, "application/json", bytes));
+    }
+    let object = convert::from_storage(served, stored.decode());
+    Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
+}
+
+/// One object in whatever form the client asked for.
+fn respond_object(
+    served: &Served,
+    status: StatusCode,
+    context: &Context,
+    accept: &http::Accept,
+    object: &Object,
+) -> Response<Body> {
+    let value = encode::object(served, context, accept, object);
+    respond(status, accept, &value)
+}
+
+/// Reads the body of a write as an object of the served kind: typed, pruned, and with its type filled in.
+async fn read_object(served: &Served, context: &Context, body: Body) -> Result<Object, ApiError> {
+    let bytes = http::read(body).await?;
+    let object = http::decode_object(&context.headers, &bytes)?;
+    conform(served, context, object)
+}
+
+fn conform(served: &Served, context: &Context, mut object: Object) -> Result<Object, ApiError> {
+    let (kind, version) = (object.text(&["kind"]).to_owned(), object.text(&["apiVersion"]).to_owned());
+    if (!kind.is_empty() && kind != served.info.kind) || (!version.is_empty() && version != served.info.api_version()) {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({}), or the kind ({kind}) \
+             does not match the expected kind ({})",
+            served.info.api_version(),
+            served.info.kind
+        )));
+    }
+    object.insert("kind".into(), served.info.kind.clone().into());
+    object.insert("apiVersion".into(), served.info.api_version().into());
+    let mut value = Value::Object(object);
+    let refuse = |why: String| {
+        let (kind, version) = (&served.info.kind, &served.info.version);
+        ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    };
+    let unknown = api::decode::conform(&mut value, &served.schema).map_err(|error| refuse(error.to_string()))?;
+    let strictness = context.query.get("fieldValidation").unwrap_or("Warn");
+    match (strictness, unknown.is_empty()) {
+        ("Ignore" | "Warn" | "Strict", true) | ("Ignore", _) => (),
+        ("Warn", false) => unknown.iter().for_each(|path| context.warn(format!("unknown field {path:?}"))),
+        ("Strict", false) => {
+            let list: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+            return Err(refuse(format!("strict decoding error: {}", list.join(", "))));
+        }
+        (other, _) => {
+            return Err(ApiError::bad_request(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+            )));
+        }
+    }
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(refuse("not an object".into())),
+    }
+}

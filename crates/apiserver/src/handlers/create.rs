@@ -1,0 +1,29 @@
+//! POST to a collection.
+
+use std::sync::Arc;
+
+use api::ApiError;
+use ::http::{Response, StatusCode};
+
+use super::{Writer, read_object, respond_object};
+use crate::http::Body;
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+pub(super) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let accept = context.accept()?;
+    if !context.info.name.is_empty() && context.info.subresource.is_empty() {
+        return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
+    }
+    let object = read_object(served, context, body).await?;
+    let writer =
+        Writer { server, served, user: &context.user, subresource: "", dry_run: context.dry_run()? };
+    let created = writer.create(&context.info.namespace, object).await?;
+    Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
+}

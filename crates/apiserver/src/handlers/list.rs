@@ -1,0 +1,224 @@
+//! LIST: a consistent snapshot, selected and cut into pages.
+
+use std::sync::Arc;
+
+use api::ApiError;
+use api::selector::{FieldSelector, Selector};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ::http::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::encode;
+use crate::convert;
+use crate::http::{Body, Encoding, Form, respond, respond_bytes};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::{ApiServer, store_error};
+use crate::storage::Stored;
+
+/// What a list or watch selects.
+#[derive(Clone)]
+pub(super) struct Selection {
+    /// `namespace/`; empty for all.
+    pub(super) prefix: String,
+    pub(super) labels: Selector,
+    pub(super) fields: FieldSelector,
+}
+
+impl Selection {
+    pub(super) fn of(served: &Served, context: &Context) -> Result<Self, ApiError> {
+        let labels = Selector::parse(context.query.get("labelSelector").unwrap_or_default());
+        let labels = labels.map_err(|error| ApiError::bad_request(format!("unable to parse requirement: {error}")))?;
+        let fields = FieldSelector::parse(context.query.get("fieldSelector").unwrap_or_default());
+        let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let known = served.strategy.selectable_fields();
+        for requirement in &fields.0 {
+            let field = requirement.field.as_str();
+            if !matches!(field, "metadata.name" | "metadata.namespace") && !known.contains(&field) {
+                return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+            }
+        }
+        let namespaced = served.info.namespaced && !context.info.namespace.is_empty();
+        let prefix = if namespaced { format!("{}/", context.info.namespace) } else { String::new() };
+        Ok(Self { prefix, labels, fields })
+    }
+
+    pub(super) fn matches(&self, stored: &Stored) -> bool {
+        stored.key.starts_with(&self.prefix)
+            && self.labels.matches(&stored.labels)
+            && self.fields.matches(|field| stored.field(field))
+    }
+
+    fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_everything()
+    }
+}
+
+/// Where the next page begins; opaque to clients.
+#[derive(Serialize, Deserialize)]
+struct Continue {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+struct Page {
+    revision: i64,
+    items: Vec<Arc<Stored>>,
+    next: Option<String>,
+    remaining: Option<usize>,
+}
+
+pub(super) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+) -> Result<Response<Body>, ApiError> {
+    let accept = context.accept()?;
+    let selection = Selection::of(served, context)?;
+    let page = page(server, served, context, &selection).await?;
+    if accept.form == Form::Whole && accept.encoding == Encoding::Json && served.is_storage_version() {
+        return Ok(respond_bytes(StatusCode::OK, "application/json", spliced(served, &page)));
+    }
+    let objects: Vec<_> =
+        page.items.iter().map(|stored| convert::from_storage(served, stored.decode())).collect();
+    let value = encode::list(served, context, &accept, &objects, list_meta(&page));
+    Ok(respond(StatusCode::OK, &accept, &value))
+}
+
+fn list_meta(page: &Page) -> Value {
+    let mut meta = json!({"resourceVersion": page.revision.to_string()});
+    if let (Some(next), Some(map)) = (&page.next, meta.as_object_mut()) {
+        map.insert("continue".into(), next.clone().into());
+        if let Some(remaining) = page.remaining {
+            map.insert("remainingItemCount".into(), remaining.into());
+        }
+    }
+    meta
+}
+
+/// The list as bytes, without decoding a single item.
+fn spliced(served: &Served, page: &Page) -> Vec<u8> {
+    let size: usize = page.items.iter().map(|item| item.size()).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let (kind, version) = (&served.info.kind, served.info.api_version());
+    out.extend_from_slice(format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":").as_bytes());
+    out.extend_from_slice(list_meta(page).to_string().as_bytes());
+    out.extend_from_slice(b",\"items\":[");
+    for (index, item) in page.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        item.write(&mut out, false);
+    }
+    out.extend_from_slice(b"]}\n");
+    out
+}
+
+async fn page(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    selection: &Selection,
+) -> Result<Page, ApiError> {
+    let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
+    let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
+    if let Some(token) = context.query.get("continue") {
+        return continued(server, served, selection, token, limit).await;
+    }
+    let asked = context.query.get("resourceVersion").unwrap_or_default();
+    let wanted: i64 = if asked.is_empty() { 0 } else { asked.parse().map_err(|_| {
+        ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {asked:?}: strconv.ParseUint: parsing {asked:?}: invalid syntax"))
+    })? };
+    match asked {
+        "" => server.feed.current().await.map(|_| ()).map_err(store_error)?,
+        "0" => (),
+        _ => {
+            let current = server.feed.current().await.map_err(store_error)?;
+            if wanted > current {
+                let error = ApiError::new(504, "Timeout", format!("Too large resource version: {wanted}, current: {current}"));
+                return Err(error.with(api::status::Details { retry_after_seconds: 1, ..Default::default() }));
+            }
+        }
+    }
+    let exact = context.query.get("resourceVersionMatch") == Some("Exact");
+    if exact && wanted > 0 && wanted < server.feed.applied() {
+        let items = at_revision(server, served, wanted, "").await?;
+        return Ok(cut(wanted, items.into_iter().filter(|item| selection.matches(item)), limit, selection));
+    }
+    let snapshot = cache.snapshot();
+    let revision = snapshot.revision.max(server.feed.applied());
+    if let Some(name) = selection.fields.exact("metadata.name")
+        && (!selection.prefix.is_empty() || !served.info.namespaced)
+    {
+        let found = snapshot.objects.get(&*format!("{}{name}", selection.prefix)).cloned();
+        let items = found.into_iter().filter(|item| selection.matches(item)).collect();
+        return Ok(Page { revision, items, next: None, remaining: None });
+    }
+    let from: Arc<str> = selection.prefix.as_str().into();
+    let items = snapshot
+        .objects
+        .range(from..)
+        .take_while(|(key, _)| key.starts_with(&selection.prefix))
+        .filter(|(_, item)| selection.matches(item))
+        .map(|(_, item)| item.clone());
+    Ok(cut(revision, items, limit, selection))
+}
+
+/// Takes one page and, where more follows, says where.
+fn cut(revision: i64, mut items: impl Iterator<Item = Arc<Stored>>, limit: usize, selection: &Selection) -> Page {
+    if limit == 0 {
+        return Page { revision, items: items.collect(), next: None, remaining: None };
+    }
+    let page: Vec<_> = items.by_ref().take(limit).collect();
+    let rest = items.count();
+    let next = (rest > 0).then(|| page.last().map(|last| token(revision, &last.key))).flatten();
+    // Upstream counts what remains only where nothing is filtered away.
+    let remaining = selection.is_everything().then_some(rest);
+    Page { revision, items: page, next, remaining }
+}
+
+fn token(revision: i64, last: &str) -> String {
+    let token = Continue { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{last}\0") };
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
+}
+
+async fn continued(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    selection: &Selection,
+    token: &str,
+    limit: usize,
+) -> Result<Page, ApiError> {
+    let decoded = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| serde_json::from_slice::<Continue>(&bytes).ok());
+    let decoded = decoded.ok_or_else(|| ApiError::bad_request("continue key is not valid: illegal base64 data"))?;
+    let items = at_revision(server, served, decoded.rv, &decoded.start).await?;
+    Ok(cut(decoded.rv, items.into_iter().filter(|item| selection.matches(item)), limit, selection))
+}
+
+/// The objects from `start` on, as they were.
+async fn at_revision(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    revision: i64,
+    start: &str,
+) -> Result<Vec<Arc<Stored>>, ApiError> {
+    let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
+    let from = format!("{}{start}", cache.prefix);
+    let mut end = cache.prefix.clone().into_bytes();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    let range = store::Range { start: from.into(), end: Some(end.into()), revision, ..store::Range::default() };
+    let found = server.store().range(range).await.map_err(store_error)?;
+    let mut items = Vec::with_capacity(found.kvs.len());
+    for kv in found.kvs {
+        let key = String::from_utf8_lossy(&kv.key);
+        let key = key.strip_prefix(&cache.prefix).unwrap_or_default();
+        let stored = Stored::read(key, kv.mod_revision, kv.value.clone(), cache.selectable);
+        items.push(Arc::new(stored.map_err(ApiError::internal)?));
+    }
+    Ok(items)
+}

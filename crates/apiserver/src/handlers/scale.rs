@@ -1,0 +1,99 @@
+//! The `scale` subresource: the replica count of any workload, as an autoscaling/v1 Scale.
+
+use std::sync::Arc;
+
+use api::field::FieldError;
+use api::patch::{json_patch, merge_patch};
+use api::{ApiError, Object, ObjectExt as _};
+use ::http::{Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::Writer;
+use crate::http::{self, Body, respond};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+pub(super) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let accept = context.accept()?;
+    let info = &context.info;
+    let writer =
+        Writer { server, served, user: &context.user, subresource: "", dry_run: context.dry_run()? };
+    let object = if info.verb == "get" {
+        writer.current(&info.namespace, &info.name).await?.1
+    } else {
+        let bytes = http::read(body).await?;
+        let content_type = context.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let is_json_patch = content_type.starts_with("application/json-patch");
+        let value: Value = match info.verb {
+            "patch" => serde_json::from_slice(&bytes).map_err(|e| ApiError::bad_request(e.to_string()))?,
+            _ => Value::Object(http::decode_object(&context.headers, &bytes)?),
+        };
+        let change = |current: &Object| {
+            let mut scale = scale_of(served, current);
+            match (info.verb, is_json_patch) {
+                ("patch", true) => json_patch(&mut scale, &value).map_err(|e| ApiError::bad_request(e.to_string()))?,
+                ("patch", false) => merge_patch(&mut scale, &value),
+                _ => scale = value.clone(),
+            }
+            scaled(current, &scale)
+        };
+        writer.update(&info.namespace, &info.name, change).await?
+    };
+    Ok(respond(StatusCode::OK, &accept, &scale_of(served, &object)))
+}
+
+fn scaled(current: &Object, scale: &Value) -> Result<Object, ApiError> {
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    if !(0..=i64::from(i32::MAX)).contains(&replicas) {
+        let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(ApiError::invalid("autoscaling", "Scale", current.name(), &[error]));
+    }
+    let mut new = current.clone();
+    let version = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+    new.metadata().insert("resourceVersion".into(), version.into());
+    new.at_mut(&["spec"]).insert("replicas".into(), replicas.into());
+    Ok(new)
+}
+
+fn scale_of(served: &Served, object: &Object) -> Value {
+    let mut metadata = serde_json::Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object.at(&["metadata", field]) {
+            metadata.insert(field.into(), value.clone());
+        }
+    }
+    let selector = match object.at(&["spec", "selector"]) {
+        Some(selector) if served.info.kind != "ReplicationController" => {
+            serde_json::from_value(selector.clone()).map(|s| selector_text(&s)).unwrap_or_default()
+        }
+        Some(Value::Object(labels)) => {
+            labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",")
+        }
+        _ => String::new(),
+    };
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": object.at(&["spec", "replicas"]).cloned().unwrap_or_else(|| json!(0))},
+        "status": {"replicas": object.at(&["status", "replicas"]).cloned().unwrap_or_else(|| json!(0)), "selector": selector},
+    })
+}
+
+fn selector_text(selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector) -> String {
+    let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    let expressions = selector.match_expressions.iter().flatten().map(|e| {
+        let values = e.values.clone().unwrap_or_default().join(",");
+        match e.operator.as_str() {
+            "In" => format!("{} in ({values})", e.key),
+            "NotIn" => format!("{} notin ({values})", e.key),
+            "DoesNotExist" => format!("!{}", e.key),
+            _ => e.key.clone(),
+        }
+    });
+    labels.chain(expressions).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,166 @@
+//! The few paths that are not plain reads and writes of their resource.
+
+use std::sync::Arc;
+
+use api::{ApiError, Object, ObjectExt as _};
+use ::http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Writer, eviction, now, review};
+use crate::auth::tokens;
+use crate::http::{self, Body, respond};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+pub(super) enum Outcome {
+    Done(Response<Body>),
+    /// Nothing special: the generic verbs take the body.
+    Generic(Body),
+}
+
+pub(super) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Arc<Served>,
+    context: &Context,
+    body: Body,
+) -> Result<Outcome, ApiError> {
+    let info = &context.info;
+    let created = |value: Value| -> Result<Outcome, ApiError> {
+        Ok(Outcome::Done(respond(StatusCode::CREATED, &context.accept()?, &value)))
+    };
+    match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str(), info.verb) {
+        ("", "pods", "binding", "create") => created(bind(server, served, context, &info.name, body).await?),
+        ("", "bindings", "", "create") => {
+            let pods = server.registry.find("", "v1", "pods").ok_or_else(ApiError::no_such_resource)?;
+            created(bind(server, pods, context, "", body).await?)
+        }
+        ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
+        ("", "serviceaccounts", "token", "create") => {
+            let request = read(context, body).await?;
+            created(tokens::request(server, &info.namespace, &info.name, request)?)
+        }
+        ("", "namespaces", "finalize", "update") => finalize(server, served, context, body).await,
+        ("", "componentstatuses", "", "get" | "list") => {
+            Ok(Outcome::Done(respond(StatusCode::OK, &context.accept()?, &component_statuses(server, served, context)?)))
+        }
+        ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
+            let request = read(context, body).await?;
+            created(review::answer(server, context, resource, request)?)
+        }
+        _ => Ok(Outcome::Generic(body)),
+    }
+}
+
+pub(super) async fn read(context: &Context, body: Body) -> Result<Object, ApiError> {
+    let bytes = http::read(body).await?;
+    http::decode_object(&context.headers, &bytes)
+}
+
+/// Assigns a pod to a node, once.
+async fn bind(
+    server: &Arc<ApiServer>,
+    pods: &Arc<Served>,
+    context: &Context,
+    name: &str,
+    body: Body,
+) -> Result<Value, ApiError> {
+    let binding = read(context, body).await?;
+    let name = if name.is_empty() { binding.name() } else { name };
+    let node = binding.text(&["target", "name"]);
+    if node.is_empty() {
+        let error = api::field::FieldError::required("target.name", "");
+        return Err(ApiError::invalid("", "Binding", name, &[error]));
+    }
+    let writer = Writer { server, served: pods, user: &context.user, subresource: "binding", dry_run: context.dry_run()? };
+    let change = |pod: &Object| {
+        let uid = binding.uid();
+        let conflict = |why: String| ApiError::conflict(api::GroupResource { group: "", resource: "pods/binding" }, name, why);
+        if !uid.is_empty() && uid != pod.uid() {
+            return Err(conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", pod.uid())));
+        }
+        if pod.is_terminating() {
+            return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
+        }
+        let assigned = pod.text(&["spec", "nodeName"]);
+        if !assigned.is_empty() {
+            return Err(conflict(format!("pod {name} is already assigned to node {assigned:?}")));
+        }
+        let mut pod = pod.clone();
+        pod.at_mut(&["spec"]).insert("nodeName".into(), node.into());
+        for (key, value) in binding.at(&["metadata", "annotations"]).and_then(Value::as_object).into_iter().flatten() {
+            pod.at_mut(&["metadata", "annotations"]).insert(key.clone(), value.clone());
+        }
+        set_condition(&mut pod, json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now()}));
+        Ok(pod)
+    };
+    writer.update(&context.info.namespace, name, change).await?;
+    Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
+}
+
+fn set_condition(object: &mut Object, condition: Value) {
+    let status = object.at_mut(&["status"]);
+    let list = status.entry("conditions").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut() {
+        list.retain(|known| known.get("type") != condition.get("type"));
+        list.push(condition);
+    }
+}
+
+/// Sets a namespace's own finalizers; without any, a terminating namespace goes.
+async fn finalize(
+    server: &Arc<ApiServer>,
+    served: &Arc<Served>,
+    context: &Context,
+    body: Body,
+) -> Result<Outcome, ApiError> {
+    let wanted = read(context, body).await?;
+    let writer = Writer { server, served, user: &context.user, subresource: "finalize", dry_run: context.dry_run()? };
+    let change = |current: &Object| {
+        let mut new = current.clone();
+        new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());
+        match wanted.at(&["spec", "finalizers"]) {
+            Some(finalizers) => new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone()),
+            None => new.at_mut(&["spec"]).remove("finalizers"),
+        };
+        Ok(new)
+    };
+    let updated = writer.update("", &context.info.name, change).await?;
+    Ok(Outcome::Done(respond(StatusCode::OK, &context.accept()?, &Value::Object(updated))))
+}
+
+/// The health of the control plane, from the leases its parts renew and from the store that answered.
+fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Value, ApiError> {
+    let leases = server.registry.find("coordination.k8s.io", "v1", "leases").and_then(|leases| leases.cache.clone());
+    let lease_is_fresh = |name: &str| {
+        let lease = leases.as_ref().and_then(|cache| cache.get(&format!("kube-system/{name}"))).map(|l| l.decode());
+        let renewed = lease.and_then(|l| l.text(&["spec", "renewTime"]).parse::<jiff::Timestamp>().ok());
+        renewed.is_some_and(|at| jiff::Timestamp::now().duration_since(at).as_secs() < 15)
+    };
+    let parts = [
+        ("scheduler", lease_is_fresh("kube-scheduler")),
+        ("controller-manager", lease_is_fresh("kube-controller-manager")),
+        ("etcd-0", true),
+    ];
+    let statuses: Vec<Object> = parts
+        .into_iter()
+        .filter(|(name, _)| context.info.name.is_empty() || context.info.name == *name)
+        .filter_map(|(name, healthy)| {
+            let (status, message, error) =
+                if healthy { ("True", "ok", None) } else { ("False", "", Some("its lease is not renewed")) };
+            let mut condition = json!({"type": "Healthy", "status": status, "message": message});
+            if let (Some(error), Some(map)) = (error, condition.as_object_mut()) {
+                map.insert("error".into(), error.into());
+            }
+            let value = json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]});
+            value.as_object().cloned()
+        })
+        .collect();
+    context.warn("v1 ComponentStatus is deprecated in v1.19+".to_owned());
+    let accept = context.accept()?;
+    if context.info.verb == "list" {
+        return Ok(super::encode::list(served, context, &accept, &statuses, json!({})));
+    }
+    let found = statuses.first().ok_or_else(|| ApiError::not_found(served.group_resource(), &context.info.name))?;
+    Ok(super::encode::object(served, context, &accept, found))
+}

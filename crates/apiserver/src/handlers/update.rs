@@ -1,0 +1,53 @@
+//! PUT.
+
+use std::sync::Arc;
+
+use api::{ApiError, ObjectExt as _};
+use ::http::{Response, StatusCode};
+
+use super::{Writer, read_object, respond_object};
+use crate::http::Body;
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+pub(super) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let accept = context.accept()?;
+    let info = &context.info;
+    let object = read_object(served, context, body).await?;
+    let own = object.name();
+    if own.is_empty() {
+        return Err(ApiError::bad_request("name must be provided"));
+    }
+    if own != info.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({own}) does not match the name on the URL ({})",
+            info.name
+        )));
+    }
+    let namespace = object.namespace();
+    if served.info.namespaced && !namespace.is_empty() && namespace != info.namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let writer = Writer {
+        server,
+        served,
+        user: &context.user,
+        subresource: &info.subresource,
+        dry_run: context.dry_run()?,
+    };
+    match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
+        Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
+            let created = writer.create(&info.namespace, object).await?;
+            Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
+        }
+        updated => Ok(respond_object(served, StatusCode::OK, context, &accept, &updated?)),
+    }
+}

@@ -1,0 +1,277 @@
+//! How an object is created, changed and removed, for every resource and whoever asks.
+//!
+//! Defaults, admission, strategy, validation, compare-and-set: in upstream's order. A write that loses the race is
+//! computed again on what won it.
+
+use std::sync::Arc;
+
+use api::field::FieldError;
+use api::{ApiError, Object, ObjectExt as _, UserInfo};
+use rand::Rng as _;
+use serde_json::Value;
+
+use crate::admission::{self, Attributes, Operation};
+use crate::convert;
+use crate::registry::Served;
+use crate::server::{ApiServer, ServerError, store_error};
+use crate::storage::{Cache, Precondition, Stored};
+
+/// More lost races than this on one object mean that something is wrong.
+const MAX_RETRIES: usize = 100;
+const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+pub(crate) struct Writer<'a> {
+    pub(crate) server: &'a Arc<ApiServer>,
+    pub(crate) served: &'a Served,
+    pub(crate) user: &'a UserInfo,
+    pub(crate) subresource: &'a str,
+    pub(crate) dry_run: bool,
+}
+
+/// What became of an update.
+pub(crate) struct Updated {
+    pub(crate) object: Object,
+    pub(crate) created: bool,
+}
+
+impl Writer<'_> {
+    pub(crate) fn cache(&self) -> Result<&Arc<Cache>, ApiError> {
+        self.served.cache.as_ref().ok_or_else(ApiError::no_such_resource)
+    }
+
+    pub(super) fn not_found(&self, name: &str) -> ApiError {
+        ApiError::not_found(self.served.group_resource(), name)
+    }
+
+    pub(super) fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
+        ApiError::invalid(&self.served.info.group, &self.served.info.kind, name, errors)
+    }
+
+    fn attributes<'a>(&'a self, operation: Operation, namespace: &'a str, name: &'a str) -> Attributes<'a> {
+        let (user, subresource, dry_run) = (self.user, self.subresource, self.dry_run);
+        Attributes { operation, served: self.served, namespace, name, subresource, user, dry_run }
+    }
+
+    /// The object now, in the served version.
+    pub(super) async fn current(&self, namespace: &str, name: &str) -> Result<(Arc<Stored>, Object), ApiError> {
+        self.server.feed.current().await.map_err(store_error)?;
+        let stored = self.cache()?.get(&self.served.key(namespace, name)).ok_or_else(|| self.not_found(name))?;
+        let object = convert::from_storage(self.served, stored.decode());
+        Ok((stored, object))
+    }
+
+    pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
+        self.name_new_object(namespace, &mut object)?;
+        self.served.strategy.default(&mut object);
+        let name = object.name().to_owned();
+        let attributes = self.attributes(Operation::Create, namespace, &name);
+        admission::mutate(self.server, &attributes, &mut object, None).await?;
+        if self.served.info.has_subresource("status") && !self.served.strategy.keeps_status_on_create() {
+            object.remove("status");
+        }
+        if self.served.strategy.counts_generation() {
+            object.metadata().insert("generation".into(), 1.into());
+        }
+        self.served.strategy.prepare_for_create(&mut object);
+        let mut errors =
+            api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy.name_rule());
+        errors.extend(self.served.strategy.validate(&object));
+        if !errors.is_empty() {
+            return Err(self.invalid(&name, &errors));
+        }
+        let _held = admission::validate(self.server, &attributes, &mut object, None).await?;
+        if self.dry_run {
+            let taken = self.cache()?.get(&self.served.key(namespace, &name)).is_some();
+            return if taken { Err(ApiError::already_exists(self.served.group_resource(), &name)) } else { Ok(object) };
+        }
+        let stored = convert::to_storage(self.served, object.clone());
+        let key = self.served.key(namespace, &name);
+        match self.cache()?.put(self.server.store(), &key, &stored, Precondition::Absent).await.map_err(Into::into) {
+            Ok(revision) => {
+                object.metadata().insert("resourceVersion".into(), revision.to_string().into());
+                Ok(object)
+            }
+            Err(ServerError::Unmet(_)) => Err(ApiError::already_exists(self.served.group_resource(), &name)),
+            Err(ServerError::Api(error)) => Err(error),
+        }
+    }
+
+    fn name_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
+        let own = object.namespace();
+        if self.served.info.namespaced && !own.is_empty() && own != namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        if !object.resource_version().is_empty() {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let generate = object.text(&["metadata", "generateName"]).to_owned();
+        let metadata = object.metadata();
+        if self.served.info.namespaced {
+            metadata.insert("namespace".into(), namespace.into());
+        }
+        if metadata.get("name").and_then(Value::as_str).unwrap_or_default().is_empty() && !generate.is_empty() {
+            metadata.insert("name".into(), generated_name(&generate).into());
+        }
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+            metadata.remove(field);
+        }
+        metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+        metadata.insert("creationTimestamp".into(), now().into());
+        Ok(())
+    }
+
+    /// Changes an object by `change`, which sees it as it is and may be called again.
+    pub(crate) async fn update(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut change: impl FnMut(&Object) -> Result<Object, ApiError>,
+    ) -> Result<Object, ApiError> {
+        for _ in 0..MAX_RETRIES {
+            let (stored, old) = self.current(namespace, name).await?;
+            let new = change(&old)?;
+            match self.replace(namespace, name, &stored, &old, new).await {
+                Ok(object) => return Ok(object),
+                Err(ServerError::Unmet(revision)) => self.server.feed.reached(revision).await,
+                Err(ServerError::Api(error)) => return Err(error),
+            }
+        }
+        Err(ApiError::conflict(self.served.group_resource(), name, "the object changes too often"))
+    }
+
+    async fn replace(
+        &self,
+        namespace: &str,
+        name: &str,
+        stored: &Stored,
+        old: &Object,
+        mut new: Object,
+    ) -> Result<Object, ServerError> {
+        let asked = new.resource_version().to_owned();
+        if !asked.is_empty() && asked != old.resource_version() {
+            return Err(ApiError::modified(self.served.group_resource(), name).into());
+        }
+        let own_uid = new.uid();
+        if !own_uid.is_empty() && own_uid != old.uid() {
+            let why = format!("Precondition failed: UID in precondition: {own_uid}, UID in object meta: {}", old.uid());
+            return Err(ApiError::conflict(self.served.group_resource(), name, why).into());
+        }
+        keep_system_metadata(&mut new, old);
+        self.apply_scope(&mut new, old);
+        self.served.strategy.default(&mut new);
+        let attributes = self.attributes(Operation::Update, namespace, name);
+        admission::mutate(self.server, &attributes, &mut new, Some(old)).await?;
+        if self.subresource.is_empty() {
+            self.served.strategy.prepare_for_update(&mut new, old);
+        }
+        self.count_generation(&mut new, old);
+        let mut errors = api::validation::object_meta_update(&new, old);
+        if self.subresource.is_empty() {
+            errors.extend(self.served.strategy.validate(&new));
+            if errors.is_empty() {
+                errors.extend(self.served.strategy.validate_update(&new, old));
+            }
+        }
+        if !errors.is_empty() {
+            return Err(self.invalid(name, &errors).into());
+        }
+        let _held = admission::validate(self.server, &attributes, &mut new, Some(old)).await?;
+        new.metadata().insert("resourceVersion".into(), old.resource_version().into());
+        if self.dry_run || new == *old {
+            return Ok(new);
+        }
+        self.commit(&self.served.key(namespace, name), stored, new).await
+    }
+
+    /// Writes the new state; an object whose deletion only waited for this is removed.
+    async fn commit(&self, key: &str, stored: &Stored, mut new: Object) -> Result<Object, ServerError> {
+        let cache = self.cache()?;
+        let revision = if self.is_gone(&new) {
+            cache.delete(self.server.store(), key, stored.revision).await?
+        } else {
+            let object = convert::to_storage(self.served, new.clone());
+            cache.put(self.server.store(), key, &object, Precondition::At(stored.revision)).await?
+        };
+        new.metadata().insert("resourceVersion".into(), revision.to_string().into());
+        Ok(new)
+    }
+
+    /// Deletion was asked for, no finalizer holds it, and no grace is left.
+    fn is_gone(&self, object: &Object) -> bool {
+        let grace = object.at(&["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64).unwrap_or(0);
+        let namespace_finalizers = object.at(&["spec", "finalizers"]).and_then(Value::as_array);
+        let held = self.served.info.kind == "Namespace" && namespace_finalizers.is_some_and(|list| !list.is_empty());
+        object.is_terminating() && object.finalizers().is_empty() && grace == 0 && !held
+    }
+
+    /// Status is written through its subresource alone, and the subresource writes nothing else.
+    fn apply_scope(&self, new: &mut Object, old: &Object) {
+        let keep = |new: &mut Object, key: &str| match old.get(key) {
+            Some(value) => new.insert(key.to_owned(), value.clone()),
+            None => new.remove(key),
+        };
+        match self.subresource {
+            "" if self.served.info.has_subresource("status") => {
+                keep(new, "status");
+            }
+            "status" => {
+                let keys: Vec<String> = new.keys().chain(old.keys()).cloned().collect();
+                for key in keys.iter().filter(|key| !matches!(key.as_str(), "status" | "metadata")) {
+                    keep(new, key);
+                }
+                for field in ["labels", "ownerReferences", "finalizers"] {
+                    match old.at(&["metadata", field]) {
+                        Some(value) => new.metadata().insert(field.into(), value.clone()),
+                        None => new.metadata().remove(field),
+                    };
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn count_generation(&self, new: &mut Object, old: &Object) {
+        if !self.served.strategy.counts_generation() {
+            return;
+        }
+        let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
+        let content = |object: &Object| -> Object {
+            let fields = object.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"));
+            fields.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let generation = if content(new) == content(old) { before } else { before + 1 };
+        new.metadata().insert("generation".into(), generation.into());
+    }
+}
+
+/// What the system set, clients neither change nor need to repeat.
+fn keep_system_metadata(new: &mut Object, old: &Object) {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "name", "namespace", "generation"] {
+        let missing = new.at(&["metadata", field]).is_none_or(Value::is_null);
+        if let (true, Some(value)) = (missing || field == "generation", old.at(&["metadata", field])) {
+            new.metadata().insert(field.into(), value.clone());
+        }
+    }
+    // A client cannot ask for deletion by writing a timestamp.
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if old.at(&["metadata", field]).is_none() {
+            new.metadata().remove(field);
+        }
+    }
+    new.metadata().remove("selfLink");
+}
+
+/// `web-` becomes `web-x7k2p`; the base is cut so that the whole stays a valid label.
+fn generated_name(base: &str) -> String {
+    let mut rng = rand::rng();
+    let base: String = base.chars().take(58).collect();
+    let suffix = (0..5).filter_map(|_| NAME_ALPHABET.get(rng.random_range(0..NAME_ALPHABET.len())));
+    base + &suffix.map(|b| char::from(*b)).collect::<String>()
+}
+
+/// Now, to the second, as metadata has it.
+pub(crate) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

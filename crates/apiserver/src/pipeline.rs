@@ -1,0 +1,108 @@
+//! The way of a request: who is it, may they, and what does the path lead to.
+
+use std::sync::Arc;
+
+use api::{ApiError, UserInfo};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response};
+use parking_lot::Mutex;
+use tracing::Instrument as _;
+
+use crate::http::{Accept, Body, Query, add_warnings, respond_error};
+use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
+use crate::{auth, discovery, handlers, health, openapi, streaming};
+
+/// Everything about a request but its body.
+pub(crate) struct Context {
+    pub(crate) info: RequestInfo,
+    pub(crate) user: UserInfo,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    pub(crate) method: Method,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Context {
+    pub(crate) fn new(info: RequestInfo, user: UserInfo, query: Query, headers: HeaderMap, method: Method) -> Self {
+        Self { info, user, query, headers, method, warnings: Mutex::default() }
+    }
+
+    /// Tells the client something without failing.
+    pub(crate) fn warn(&self, warning: String) {
+        self.warnings.lock().push(warning);
+    }
+
+    pub(crate) fn accept(&self) -> Result<Accept, ApiError> {
+        Accept::of(&self.headers, &self.query)
+    }
+
+    pub(crate) fn dry_run(&self) -> Result<bool, ApiError> {
+        let mut asked = false;
+        for value in self.query.all("dryRun") {
+            match value {
+                "All" => asked = true,
+                other => {
+                    return Err(ApiError::bad_request(format!(
+                        "invalid dryRun parameter {other:?}: supported values: \"All\""
+                    )));
+                }
+            }
+        }
+        Ok(asked)
+    }
+}
+
+impl ApiServer {
+    /// Answers one request. Within the process, the caller vouches for the user it puts into the extensions.
+    pub async fn handle(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let span = tracing::debug_span!("request", method = %request.method(), path = %request.uri().path());
+        let server = self.clone();
+        async move {
+            match server.answer(request).await {
+                Ok(response) => response,
+                Err(error) => {
+                    tracing::debug!(code = error.code, message = %error.message, "request failed");
+                    respond_error(&error)
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let query = Query::parse(request.uri().query());
+        let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
+        let name = selected.as_ref().and_then(|selector| selector.exact("metadata.name"));
+        let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), name);
+        let user = auth::authenticate(&self, &request)?;
+        auth::authorize(&self, &user, &info)?;
+        let (method, headers) = (request.method().clone(), request.headers().clone());
+        let context = Context::new(info, user, query, headers, method);
+        let mut response = self.route(&context, request).await?;
+        add_warnings(&mut response, &context.warnings.lock());
+        response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
+        Ok(response)
+    }
+
+    async fn route(self: &Arc<Self>, context: &Context, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        if !context.info.is_resource {
+            let path = context.info.path.as_str();
+            return match path.trim_end_matches('/') {
+                "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context),
+                _ if health::is_check(path) => health::answer(self, context),
+                _ if path.starts_with("/openapi") => openapi::answer(self, context),
+                "" | "/api" | "/apis" => discovery::answer(self, context),
+                _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
+                _ => Err(ApiError::no_such_resource()),
+            };
+        }
+        let info = &context.info;
+        let served = self.registry.find(&info.group, &info.version, &info.resource);
+        let served = served.ok_or_else(ApiError::no_such_resource)?.clone();
+        if streaming::is_stream(&served, info) {
+            return streaming::answer(self, context, request).await;
+        }
+        handlers::answer(self, &served, context, request.into_body()).await
+    }
+}

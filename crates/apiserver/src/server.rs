@@ -1,0 +1,115 @@
+//! The API server as an object: what it is built from, and what its handlers share.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{ApiError, UserInfo};
+use store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::rbac::Rbac;
+use crate::auth::tokens::ServiceAccountKey;
+use crate::admission::allocate::Allocator;
+use crate::registry::Registry;
+use crate::storage::Feed;
+
+/// How the API server is set up; upstream's flags of the same names fill it.
+pub struct Config {
+    pub advertise_address: IpAddr,
+    pub secure_port: u16,
+    /// `10.96.0.0/16`
+    pub service_cluster_ip_range: (IpAddr, u8),
+    pub service_node_port_range: std::ops::RangeInclusive<u16>,
+    /// Signs service-account tokens and checks them.
+    pub service_account_key: ServiceAccountKey,
+    pub service_account_issuer: String,
+    /// Client certificates signed by these authorities are believed, in DER.
+    pub client_ca: Vec<Vec<u8>>,
+    pub kubelet: KubeletClient,
+}
+
+/// How the API server reaches kubelets: with its own client certificate.
+#[derive(Clone)]
+pub struct KubeletClient {
+    pub tls: Arc<rustls::ClientConfig>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the store cannot be read")]
+    Store(#[from] StoreError),
+    #[error("the first objects of the cluster cannot be written: {0}")]
+    Bootstrap(#[from] ApiError),
+}
+
+/// The API server. Cheap to share; [`ApiServer::handle`] answers requests from the network and from within the process.
+pub struct ApiServer {
+    pub(crate) config: Config,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) registry: Registry,
+    pub(crate) rbac: Rbac,
+    pub(crate) allocator: Allocator,
+    pub(crate) drain: CancellationToken,
+}
+
+impl ApiServer {
+    /// Reads the store, follows it, and writes what every cluster has.
+    pub async fn start(
+        config: Config,
+        store: Arc<dyn Store>,
+        drain: CancellationToken,
+    ) -> Result<Arc<Self>, StartError> {
+        let feed = Feed::new(store);
+        let registry = Registry::builtin(&feed);
+        feed.load().await?;
+        tokio::spawn(feed.clone().run(drain.clone()));
+        let rbac = Rbac::new(&registry);
+        let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
+        let server = Arc::new(Self { config, feed, registry, rbac, allocator, drain });
+        crate::bootstrap::run(&server).await?;
+        Ok(server)
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &**self.feed.store()
+    }
+
+    /// The identity under which the API server itself writes.
+    pub(crate) fn own_user() -> UserInfo {
+        UserInfo::authenticated("system:apiserver", &["system:masters"])
+    }
+}
+
+impl From<crate::storage::WriteError> for ServerError {
+    fn from(error: crate::storage::WriteError) -> Self {
+        match error {
+            crate::storage::WriteError::Unmet(revision) => Self::Unmet(revision),
+            crate::storage::WriteError::Store(error) => Self::Api(store_error(error)),
+        }
+    }
+}
+
+/// Inside a write: either what the client is told, or that the object changed meanwhile.
+pub(crate) enum ServerError {
+    Unmet(i64),
+    Api(ApiError),
+}
+
+impl From<ApiError> for ServerError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(error)
+    }
+}
+
+/// The one place where store errors become API errors.
+pub(crate) fn store_error(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Compacted { .. } => ApiError::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter.",
+        ),
+        StoreError::TooLarge { .. } => ApiError::too_large(error.to_string()),
+        StoreError::Poisoned(_) | StoreError::Closed => ApiError::unavailable(error.to_string()),
+        other => ApiError::internal(other),
+    }
+}
