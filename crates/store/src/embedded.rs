@@ -119,6 +119,7 @@ impl Embedded {
         let stopping = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
             notes: notes_queue,
+            to_self: notes.clone(),
             commands: commands.clone(),
             published: published.clone(),
             deadlines: deadlines.clone(),
@@ -127,6 +128,7 @@ impl Embedded {
             sealed: recovered.sealed,
             base_bytes: recovered.base_bytes,
             stopping: stopping.clone(),
+            writer: None,
         };
         let committer = Committer {
             queue,
@@ -142,10 +144,10 @@ impl Embedded {
             notes: Vec::new(),
             poisoned: None,
         };
-        let threads = [spawn("store-keeper", || keeper.run()), spawn("store-commit", || committer.run())];
-        let [keeper, committer] =
-            threads.map(|thread| thread.map_err(|source| recover::refusal("start the threads of", dir, source)));
-        let running = Running { stopping, notes, threads: [keeper?, committer?], _lock: lock };
+        let failed = |source| recover::refusal("start the threads of", dir, source);
+        let committer = spawn("store-commit", || committer.run()).map_err(failed)?;
+        let keeper = spawn("store-keeper", || keeper.run()).map_err(failed)?;
+        let running = Running { stopping, notes, threads: [keeper, committer], _lock: lock };
         Ok(Embedded { published, deadlines, commands, options, running: Mutex::new(Some(running)) })
     }
 

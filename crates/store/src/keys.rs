@@ -11,6 +11,8 @@ pub struct Keys {
     pub end: Option<Bytes>,
 }
 
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 impl Keys {
     pub fn new(start: Bytes, end: Option<Bytes>) -> Keys {
         Keys { start, end }
@@ -37,7 +39,7 @@ impl Keys {
     }
 
     /// Bounds for an ordered map, which panics on a start behind its end; `None` if no key can match.
-    pub(crate) fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+    pub(crate) fn bounds(&self) -> Option<Bounds<'_>> {
         let start = Bound::Included(self.start.as_ref());
         match self.end.as_deref() {
             None => Some((start, Bound::Included(self.start.as_ref()))),

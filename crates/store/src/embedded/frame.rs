@@ -160,17 +160,8 @@ mod tests {
     #[test]
     fn every_cut_and_every_flipped_bit_is_noticed() {
         let file = frames(7, &["one", "two"]);
-        for len in 16..30 {
-            assert_eq!(
-                read(&file[..len], 7),
-                if len == 30 {
-                    "one two end@30"
-                } else if len == 15 {
-                    "one end@15"
-                } else {
-                    "one broken@15"
-                }
-            );
+        for len in 16..file.len() {
+            assert_eq!(read(&file[..len], 7), "one broken@15", "cut at {len}");
         }
         for bit in 0..15 * 8 {
             let mut file = file.clone();

@@ -1,14 +1,16 @@
 //! The keeper thread: what must be done some day, off the write path. It ends leases, compacts history that is old
-//! enough, replaces old segments by a base, and drops what compaction gave up. It sleeps until the next deadline, or
-//! for good if there is none.
+//! enough, has old segments replaced by a base, and drops what compaction gave up. It sleeps until the next deadline, or
+//! for good if there is none. A base is written by a thread of its own, so that leases end in time meanwhile.
 
 use std::{
+    io,
     path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
         mpsc as std_mpsc,
     },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -32,6 +34,8 @@ pub(crate) enum Note {
     Wake,
     /// A segment is full.
     Sealed(Sealed),
+    /// A base was written in place of all segments before this one, or not: its length, or why.
+    Based(u64, io::Result<u64>),
     /// History that compaction gave up, to be dropped here.
     Dropped(#[expect(dead_code, reason = "only dropped")] Vector<Past>),
     Stop,
@@ -39,6 +43,7 @@ pub(crate) enum Note {
 
 pub(crate) struct Keeper {
     pub(crate) notes: std_mpsc::Receiver<Note>,
+    pub(crate) to_self: std_mpsc::Sender<Note>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) published: Arc<Published>,
     pub(crate) deadlines: Arc<Deadlines>,
@@ -48,10 +53,19 @@ pub(crate) struct Keeper {
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) base_bytes: u64,
     pub(crate) stopping: Arc<AtomicBool>,
+    pub(crate) writer: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
     pub(crate) fn run(mut self) {
+        self.keep();
+        // It is told to stop, and must be gone before another process may open the directory.
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+
+    fn keep(&mut self) {
         loop {
             let note = match self.next_deadline() {
                 Some(at) => self.notes.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -60,6 +74,7 @@ impl Keeper {
             match note {
                 Ok(Note::Stop) | Err(std_mpsc::RecvTimeoutError::Disconnected) => return,
                 Ok(Note::Sealed(sealed)) => self.sealed.push(sealed),
+                Ok(Note::Based(seq, result)) => self.finish_base(seq, result),
                 Ok(Note::Wake | Note::Dropped(_)) | Err(std_mpsc::RecvTimeoutError::Timeout) => {}
             }
             // A store that refuses changes has nothing left to keep.
@@ -106,31 +121,52 @@ impl Keeper {
         answer.blocking_recv().map_err(|_| StoreError::Closed)?
     }
 
-    /// Writes a base of the newest segment whose history nobody can ask for, and removes what it replaces; but only if
-    /// that is at least as much as the base, so that writing it twice costs no more than writing it did.
+    /// Has a base written of the newest segment whose history nobody can ask for; but only if what it replaces is at
+    /// least as much, so that writing again costs no more than writing did.
     fn replace_segments(&mut self) {
+        if self.writer.is_some() {
+            return;
+        }
         let compacted = self.published.load().compacted;
         let given_up = self.sealed.partition_point(|segment| segment.end < compacted);
-        let Some(newest) = given_up.checked_sub(1).and_then(|index| self.sealed.get(index)) else { return };
         let bytes: u64 = self.sealed.iter().take(given_up).map(|segment| segment.bytes).sum();
-        if let Some(state) = newest.state.as_ref().filter(|_| bytes >= self.base_bytes.max(self.options.segment_bytes))
+        let newest = given_up.checked_sub(1).and_then(|index| self.sealed.get_mut(index));
+        if bytes >= self.base_bytes.max(self.options.segment_bytes)
+            && let Some((seq, state)) = newest.and_then(|newest| Some((newest.seq + 1, newest.state.take()?)))
         {
-            let seq = newest.seq + 1;
-            let go_on = || !self.stopping.load(Ordering::Relaxed);
-            match write_base(&self.options.disk, &self.dir, seq, state, go_on) {
-                Ok(base_bytes) => {
-                    self.base_bytes = base_bytes;
-                    let replaced: Vec<Sealed> = self.sealed.drain(..given_up).collect();
-                    self.remove(&replaced);
-                    tracing::debug!(seq, base_bytes, log_bytes = bytes, "replaced old segments by a base");
-                    return;
-                }
-                Err(_) if self.stopping.load(Ordering::Relaxed) => return,
-                Err(error) => tracing::warn!(%error, "could not replace old segments by a base; they are kept"),
-            }
+            self.write_base(seq, state);
         }
-        // Not now: the next segment that fills up brings its own state. Holding this one would hold old values too.
+        // The others are not needed, and holding them would hold old values: the next full segment brings its own.
         self.sealed.iter_mut().take(given_up).for_each(|segment| segment.state = None);
+    }
+
+    fn write_base(&mut self, seq: u64, state: State) {
+        let (disk, dir) = (self.options.disk.clone(), self.dir.clone());
+        let (stopping, done) = (self.stopping.clone(), self.to_self.clone());
+        let write = move || {
+            let result = write_base(&disk, &dir, seq, &state, || !stopping.load(Ordering::Relaxed));
+            drop(state);
+            let _ = done.send(Note::Based(seq, result));
+        };
+        match std::thread::Builder::new().name("store-base".to_owned()).spawn(write) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => self.finish_base(seq, Err(error)),
+        }
+    }
+
+    fn finish_base(&mut self, seq: u64, result: io::Result<u64>) {
+        self.writer = None;
+        match result {
+            Ok(base_bytes) => {
+                self.base_bytes = base_bytes;
+                let replaced = self.sealed.partition_point(|segment| segment.seq < seq);
+                let replaced: Vec<Sealed> = self.sealed.drain(..replaced).collect();
+                self.remove(&replaced);
+                tracing::debug!(seq, base_bytes, "replaced old segments by a base");
+            }
+            Err(_) if self.stopping.load(Ordering::Relaxed) => {}
+            Err(error) => tracing::warn!(%error, "could not replace old segments by a base; they are kept"),
+        }
     }
 
     /// What fails to go now goes at the next open.
@@ -138,7 +174,7 @@ impl Keeper {
         for segment in replaced {
             for path in [log_path(&self.dir, segment.seq), base_path(&self.dir, segment.seq)] {
                 match self.options.disk.remove(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         tracing::warn!(%error, file = %path.display(), "could not remove an old segment");
                     }
                     _ => {}

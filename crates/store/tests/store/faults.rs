@@ -15,7 +15,7 @@ use store::{
 
 /// Real files that fail when told to, and know what a power cut would leave of them.
 #[derive(Clone, Default)]
-pub struct FaultyDisk(Arc<Mutex<Faults>>);
+pub(crate) struct FaultyDisk(Arc<Mutex<Faults>>);
 
 #[derive(Default)]
 struct Faults {
@@ -34,7 +34,7 @@ struct Lengths {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Plan {
+pub(crate) enum Plan {
     /// Half of the data is written, then an I/O error.
     #[default]
     ShortWrite,
@@ -46,13 +46,13 @@ pub enum Plan {
 
 impl FaultyDisk {
     /// The `after`th write or sync from now on that fits the plan fails.
-    pub fn strike(&self, after: usize, plan: Plan) {
+    pub(crate) fn strike(&self, after: usize, plan: Plan) {
         let mut faults = self.0.lock().unwrap();
         (faults.countdown, faults.plan) = (Some(after), plan);
     }
 
     /// Cuts each file somewhere between what was synced and what was written: `share` of 256 of the difference stays.
-    pub fn cut_power(&self, share: u8) {
+    pub(crate) fn cut_power(&self, share: u8) {
         for (path, lengths) in &self.0.lock().unwrap().lengths {
             if let Ok(file) = fs::OpenOptions::new().write(true).open(path) {
                 let kept = (lengths.written - lengths.synced) * u64::from(share) / 256;
@@ -208,7 +208,7 @@ async fn a_torn_tail_is_cut_wherever_it_was_torn() {
         assert_eq!(fs::read(&log).unwrap(), whole, "cut at {len}");
     }
     // A tail of the right length whose blocks never reached the disk.
-    fs::write(&log, [whole.as_slice(), &vec![0; 100]].concat()).unwrap();
+    fs::write(&log, [whole.as_slice(), &[0; 100]].concat()).unwrap();
     assert_eq!(get(&open(dir.path()).unwrap(), "a").await.as_deref(), Some("1"));
     // A segment whose first frame was never written whole.
     fs::write(&log, &whole[..11]).unwrap();

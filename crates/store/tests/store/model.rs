@@ -14,7 +14,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 type Map = BTreeMap<Bytes, Arc<KeyValue>>;
 
 #[derive(Default)]
-pub struct Model(Mutex<Inner>);
+pub(crate) struct Model(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
