@@ -19,7 +19,7 @@ use ::http::{Response, StatusCode};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::Value;
 
-pub(crate) use self::delete::{DeleteOptions, Deleted};
+pub(crate) use self::delete::DeleteOptions;
 pub(crate) use self::write::{Writer, now};
 use crate::convert;
 use crate::http::{self, Body, respond};

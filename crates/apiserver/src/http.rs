@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use api::{ApiError, Object};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
 
@@ -29,14 +29,19 @@ where
     StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync()
 }
 
-pub async fn read(body: Body) -> Result<Bytes, ApiError> {
-    match Limited::new(body, MAX_BODY).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")))
+/// The whole body, up to the limit.
+pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > MAX_BODY {
+                return Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
+            }
+            bytes.extend_from_slice(&data);
         }
-        Err(error) => Err(ApiError::bad_request(format!("the request body could not be read: {error}"))),
     }
+    Ok(bytes.freeze())
 }
 
 /// The decoded query string.
@@ -62,6 +67,10 @@ impl Query {
 
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// `true`, `1`, and the bare key are true.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use api::{ApiError, UserInfo};
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tracing::Instrument as _;
 
@@ -54,7 +56,7 @@ impl Context {
 
 impl ApiServer {
     /// Answers one request. Within the process, the caller vouches for the user it puts into the extensions.
-    pub async fn handle(self: &Arc<Self>, request: Request<Body>) -> Response<Body> {
+    pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let span = tracing::debug_span!("request", method = %request.method(), path = %request.uri().path());
         let server = self.clone();
         async move {
@@ -67,7 +69,7 @@ impl ApiServer {
             }
         }
         .instrument(span)
-        .await
+        .boxed()
     }
 
     async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Response<Body>, ApiError> {

@@ -170,7 +170,7 @@ impl Writer<'_> {
             dry_run: self.dry_run,
         };
         let mut seen = old.clone();
-        let _held = admission::validate(self.server, &attributes, &mut seen, Some(&old)).await?;
+        let _held = admission::validate(self.server, &attributes, &mut seen).await?;
         let mut new = old.clone();
         propagate(&mut new, options.propagation_policy.as_deref());
         let grace = self.served.strategy.grace_period(&old, options.grace_period_seconds).unwrap_or(0);

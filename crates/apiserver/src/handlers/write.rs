@@ -65,7 +65,7 @@ impl Writer<'_> {
         self.served.strategy.default(&mut object);
         let name = object.name().to_owned();
         let attributes = self.attributes(Operation::Create, namespace, &name);
-        admission::mutate(self.server, &attributes, &mut object, None).await?;
+        admission::mutate(self.server, &attributes, &mut object).await?;
         if self.served.info.has_subresource("status") && !self.served.strategy.keeps_status_on_create() {
             object.remove("status");
         }
@@ -79,7 +79,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
-        let _held = admission::validate(self.server, &attributes, &mut object, None).await?;
+        let _held = admission::validate(self.server, &attributes, &mut object).await?;
         if self.dry_run {
             let taken = self.cache()?.get(&self.served.key(namespace, &name)).is_some();
             return if taken { Err(ApiError::already_exists(self.served.group_resource(), &name)) } else { Ok(object) };
@@ -162,7 +162,7 @@ impl Writer<'_> {
         self.apply_scope(&mut new, old);
         self.served.strategy.default(&mut new);
         let attributes = self.attributes(Operation::Update, namespace, name);
-        admission::mutate(self.server, &attributes, &mut new, Some(old)).await?;
+        admission::mutate(self.server, &attributes, &mut new).await?;
         if self.subresource.is_empty() {
             self.served.strategy.prepare_for_update(&mut new, old);
         }
@@ -177,7 +177,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
-        let _held = admission::validate(self.server, &attributes, &mut new, Some(old)).await?;
+        let _held = admission::validate(self.server, &attributes, &mut new).await?;
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
         if self.dry_run || new == *old {
             return Ok(new);

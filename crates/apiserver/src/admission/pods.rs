@@ -1,0 +1,54 @@
+//! Priority and DefaultTolerationSeconds.
+
+use std::sync::Arc;
+
+use api::{ApiError, Object, ObjectExt as _};
+use serde_json::{Value, json};
+
+use super::Attributes;
+use crate::server::ApiServer;
+
+/// Resolves a pod's priority class into its number.
+pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
+    let classes = server.registry.find("scheduling.k8s.io", "v1", "priorityclasses").and_then(|s| s.cache.as_ref());
+    let wanted = pod.text(&["spec", "priorityClassName"]).to_owned();
+    let class = if wanted.is_empty() {
+        let snapshot = classes.map(|cache| cache.snapshot());
+        let all = snapshot.iter().flat_map(|snapshot| snapshot.objects.values()).map(|stored| stored.decode());
+        all.into_iter().find(|class| class.get("globalDefault") == Some(&Value::Bool(true)))
+    } else {
+        let found = classes.and_then(|cache| cache.get(&wanted)).map(|stored| stored.decode());
+        Some(found.ok_or_else(|| attributes.forbidden(format!("no PriorityClass with name {wanted} was found")))?)
+    };
+    let value = class.as_ref().and_then(|class| class.get("value")).and_then(Value::as_i64).unwrap_or(0);
+    let asked = pod.at(&["spec", "priority"]).and_then(Value::as_i64);
+    if let Some(asked) = asked.filter(|asked| *asked != value) {
+        let why = format!("the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name");
+        return Err(attributes.forbidden(why));
+    }
+    let policy = class.as_ref().map_or("", |class| class.text(&["preemptionPolicy"]));
+    let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy }.to_owned();
+    let spec = pod.at_mut(&["spec"]);
+    spec.insert("priority".into(), value.into());
+    spec.entry("preemptionPolicy").or_insert_with(|| policy.into());
+    if let (true, Some(class)) = (wanted.is_empty(), class) {
+        spec.insert("priorityClassName".into(), class.name().into());
+    }
+    Ok(())
+}
+
+/// A pod stays on a node that is not ready or unreachable for five minutes, unless it says otherwise.
+pub(super) fn default_toleration_seconds(pod: &mut Object) {
+    let spec = pod.at_mut(&["spec"]);
+    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
+    let Some(list) = tolerations.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = list.iter().any(|toleration| {
+            let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
+            (text("key") == key || text("key").is_empty()) && matches!(text("effect"), "NoExecute" | "")
+        });
+        if !tolerated {
+            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+        }
+    }
+}

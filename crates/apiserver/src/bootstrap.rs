@@ -1,0 +1,105 @@
+//! What every cluster has from its first moment: namespaces, roles, priority classes, the `kubernetes` service.
+
+mod policy;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use api::{ApiError, Object, ObjectExt as _};
+use serde_json::{Value, json};
+
+use crate::handlers::Writer;
+use crate::server::ApiServer;
+
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Creates what is missing, and brings back what must not differ.
+pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let mut wanted: Vec<(&str, &str, &str, Value)> = Vec::new();
+    for name in NAMESPACES {
+        wanted.push(("", "namespaces", "", json!({"metadata": {"name": name}})));
+    }
+    for (name, value, description) in [
+        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+    ] {
+        let class = json!({"metadata": {"name": name}, "value": value, "description": description, "preemptionPolicy": "PreemptLowerPriority"});
+        wanted.push(("scheduling.k8s.io", "priorityclasses", "", class));
+    }
+    for (plural, object) in policy::objects() {
+        wanted.push(("rbac.authorization.k8s.io", plural, "", object));
+    }
+    // One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
+    let writes = wanted.into_iter().map(|(group, plural, namespace, object)| ensure(server, group, plural, namespace, object));
+    for result in futures::future::join_all(writes).await {
+        result?;
+    }
+    publish_kubernetes_service(server).await
+}
+
+async fn ensure(
+    server: &Arc<ApiServer>,
+    group: &str,
+    plural: &str,
+    namespace: &str,
+    object: Value,
+) -> Result<(), ApiError> {
+    let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
+    let user = ApiServer::own_user();
+    let writer = Writer { server, served, user: &user, subresource: "", dry_run: false };
+    let Value::Object(mut object) = object else { return Ok(()) };
+    object.insert("kind".into(), served.info.kind.clone().into());
+    object.insert("apiVersion".into(), served.info.api_version().into());
+    let name = object.name().to_owned();
+    match writer.cache()?.get(&served.key(namespace, &name)) {
+        None => match writer.create(namespace, object).await {
+            Err(error) if error.reason != "AlreadyExists" => Err(error),
+            _ => Ok(()),
+        },
+        // Roles and endpoints follow the binary and the configuration; the rest belongs to the user once it exists.
+        Some(_) if matches!(plural, "clusterroles" | "clusterrolebindings" | "endpoints" | "endpointslices") => {
+            let content = object.clone();
+            let change = |current: &Object| {
+                let mut new = current.clone();
+                for (key, value) in content.iter().filter(|(key, _)| *key != "metadata") {
+                    new.insert(key.clone(), value.clone());
+                }
+                Ok(new)
+            };
+            writer.update(namespace, &name, change).await.map(|_| ())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Pods reach the API server as `kubernetes.default`.
+async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let config = &server.config;
+    let (address, port) = (config.advertise_address, config.secure_port);
+    let first = match config.service_cluster_ip_range.0 {
+        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
+        v6 => v6,
+    };
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    let service = json!({
+        "metadata": {"name": "kubernetes", "labels": labels},
+        "spec": {
+            "clusterIP": first.to_string(), "clusterIPs": [first.to_string()], "type": "ClusterIP", "sessionAffinity": "None",
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
+        },
+    });
+    ensure(server, "", "services", "default", service).await?;
+    let slice = json!({
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    });
+    ensure(server, "discovery.k8s.io", "endpointslices", "default", slice).await?;
+    let endpoints = json!({
+        "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": address.to_string()}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
+    });
+    ensure(server, "", "endpoints", "default", endpoints).await
+}

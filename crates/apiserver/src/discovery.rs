@@ -1,0 +1,204 @@
+//! What is served, as `/api`, `/apis` and the aggregated form tell it.
+
+use std::sync::Arc;
+
+use api::ApiError;
+use base64::Engine as _;
+use ::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Map, Value, json};
+
+use crate::http::{Body, respond, respond_bytes};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
+    let parts: Vec<&str> = context.info.path.trim_matches('/').split('/').collect();
+    let ok = |value: &Value| Ok(respond(StatusCode::OK, &context.accept()?, value));
+    let accept = context.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let wants_aggregated = accept.contains("as=APIGroupDiscoveryList") && accept.contains("v=v2") && !accept.starts_with("application/json,");
+    match parts.as_slice() {
+        [""] => ok(&json!({"paths": paths(server)})),
+        ["api"] if wants_aggregated => Ok(aggregated(server, context, true)),
+        ["apis"] if wants_aggregated => Ok(aggregated(server, context, false)),
+        ["api"] => {
+            let address = format!("{}:{}", server.config.advertise_address, server.config.secure_port);
+            ok(&json!({
+                "kind": "APIVersions", "versions": ["v1"],
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+            }))
+        }
+        ["apis"] => {
+            let groups: Vec<Value> = groups(server).iter().map(|(name, versions)| group(name, versions)).collect();
+            ok(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["api", version] => ok(&resource_list(server, "", version)?),
+        ["apis", name] => {
+            let all = groups(server);
+            let (name, versions) = all.iter().find(|(known, _)| known == name).ok_or_else(ApiError::no_such_resource)?;
+            let mut value = group(name, versions);
+            if let Some(map) = value.as_object_mut() {
+                map.insert("kind".into(), "APIGroup".into());
+                map.insert("apiVersion".into(), "v1".into());
+            }
+            ok(&value)
+        }
+        ["apis", name, version] => ok(&resource_list(server, name, version)?),
+        _ => Err(ApiError::no_such_resource()),
+    }
+}
+
+fn paths(server: &ApiServer) -> Vec<String> {
+    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        .map(String::from)
+        .to_vec();
+    for (name, versions) in groups(server) {
+        paths.extend(versions.iter().map(|version| format!("/apis/{name}/{version}")));
+        paths.push(format!("/apis/{name}"));
+    }
+    paths.sort();
+    paths
+}
+
+/// The named groups with their versions, preferred first.
+fn groups(server: &ApiServer) -> Vec<(String, Vec<String>)> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for served in server.registry.all().iter().filter(|served| !served.info.group.is_empty()) {
+        let (group, version) = (&served.info.group, &served.info.version);
+        match groups.iter_mut().find(|(name, _)| name == group) {
+            Some((_, versions)) if versions.contains(version) => (),
+            Some((_, versions)) => versions.push(version.clone()),
+            None => groups.push((group.clone(), vec![version.clone()])),
+        }
+    }
+    groups
+}
+
+fn group(name: &str, versions: &[String]) -> Value {
+    let entry = |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    json!({
+        "name": name, "versions": versions.iter().map(entry).collect::<Vec<_>>(),
+        "preferredVersion": versions.first().map(entry),
+    })
+}
+
+fn resource_list(server: &ApiServer, group: &str, version: &str) -> Result<Value, ApiError> {
+    let served: Vec<&Arc<Served>> =
+        server.registry.all().iter().filter(|s| s.info.group == group && s.info.version == version).collect();
+    let first = served.first().ok_or_else(ApiError::no_such_resource)?;
+    let mut resources: Vec<Value> = served.iter().flat_map(|served| entries(served)).collect();
+    resources.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    Ok(json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.info.api_version(), "resources": resources,
+    }))
+}
+
+fn name_of(entry: &Value) -> &str {
+    entry.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn entries(served: &Served) -> Vec<Value> {
+    let info = &served.info;
+    let mut main = json!({
+        "name": info.plural, "singularName": info.singular, "namespaced": info.namespaced, "kind": info.kind, "verbs": info.verbs,
+    });
+    if let Some(map) = main.as_object_mut() {
+        optional(map, "shortNames", &info.short_names);
+        optional(map, "categories", &info.categories);
+        if served.cache.is_some() {
+            map.insert("storageVersionHash".into(), storage_version_hash(served).into());
+        }
+    }
+    let subresources = info.subresources.iter().map(|sub| {
+        let mut entry = json!({
+            "name": format!("{}/{}", info.plural, sub.name), "singularName": "", "namespaced": info.namespaced,
+            "kind": sub.kind, "verbs": sub.verbs,
+        });
+        if let (Some((group, version)), Some(map)) = (&sub.group_version, entry.as_object_mut()) {
+            map.insert("group".into(), group.clone().into());
+            map.insert("version".into(), version.clone().into());
+        }
+        entry
+    });
+    std::iter::once(main).chain(subresources).collect()
+}
+
+fn optional(map: &mut Map<String, Value>, key: &str, list: &[String]) {
+    if !list.is_empty() {
+        map.insert(key.into(), json!(list));
+    }
+}
+
+/// Clients compare it to learn that the stored version changed.
+fn storage_version_hash(served: &Served) -> String {
+    let (group, version) = match served.storage_version.split_once('/') {
+        Some((group, version)) => (group, version),
+        None => ("", served.storage_version.as_str()),
+    };
+    let text = format!("{group}/{version}/{}", served.info.kind);
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(digest.as_ref().get(..8).unwrap_or_default())
+}
+
+fn aggregated(server: &ApiServer, context: &Context, core: bool) -> Response<Body> {
+    let groups = if core { vec![(String::new(), vec!["v1".to_owned()])] } else { groups(server) };
+    let items: Vec<Value> = groups
+        .iter()
+        .map(|(name, versions)| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|version| {
+                    let served = server.registry.all().iter();
+                    let mut resources: Vec<Value> = served
+                        .filter(|s| s.info.group == *name && s.info.version == *version)
+                        .map(|served| aggregated_resource(served))
+                        .collect();
+                    resources.sort_by(|a, b| a.get("resource").map(Value::to_string).cmp(&b.get("resource").map(Value::to_string)));
+                    json!({"version": version, "resources": resources, "freshness": "Current"})
+                })
+                .collect();
+            let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": name, "creationTimestamp": null}) };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    let bytes = list.to_string();
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes.as_bytes());
+    let etag = format!("\"{}\"", digest.as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>());
+    let known = context.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let mut response = if known == Some(etag.as_str()) {
+        respond_bytes(StatusCode::NOT_MODIFIED, AGGREGATED, "")
+    } else {
+        respond_bytes(StatusCode::OK, AGGREGATED, bytes)
+    };
+    if let Ok(value) = HeaderValue::from_str(&etag) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn aggregated_resource(served: &Served) -> Value {
+    let info = &served.info;
+    let mut entry = json!({
+        "resource": info.plural, "responseKind": {"group": info.group, "version": info.version, "kind": info.kind},
+        "scope": if info.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": info.singular, "verbs": info.verbs,
+    });
+    let Some(map) = entry.as_object_mut() else { return entry };
+    optional(map, "shortNames", &info.short_names);
+    optional(map, "categories", &info.categories);
+    if !info.subresources.is_empty() {
+        let subresources: Vec<Value> = info
+            .subresources
+            .iter()
+            .map(|sub| {
+                let (group, version) = sub.group_version.clone().unwrap_or((info.group.clone(), info.version.clone()));
+                json!({"subresource": sub.name, "responseKind": {"group": group, "version": version, "kind": sub.kind}, "verbs": sub.verbs})
+            })
+            .collect();
+        map.insert("subresources".into(), subresources.into());
+    }
+    entry
+}

@@ -1,0 +1,31 @@
+//! Requests that are passed on: logs, exec, attach and port-forward to the kubelet, proxies to pods, services and nodes.
+
+mod connect;
+mod target;
+
+use std::sync::Arc;
+
+use api::ApiError;
+use ::http::{Request, Response};
+
+use crate::http::Body;
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
+
+pub(crate) fn is_stream(served: &Served, info: &RequestInfo) -> bool {
+    let streams = matches!(info.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy");
+    streams && served.info.has_subresource(&info.subresource)
+}
+
+/// Finds where the request goes, and carries it there and the answer back.
+pub(crate) async fn answer(
+    server: &Arc<ApiServer>,
+    context: &Context,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    server.feed.current().await.map_err(crate::server::store_error)?;
+    let target = target::of(server, context)?;
+    connect::forward(&server.config.kubelet, &target, request).await
+}

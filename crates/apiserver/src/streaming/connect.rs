@@ -1,0 +1,91 @@
+//! Carries a request to its target and the answer back, upgraded connections included.
+
+use std::sync::Arc;
+
+use api::ApiError;
+use bytes::Bytes;
+use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::target::Target;
+use crate::http::{Body, BoxError};
+use crate::server::KubeletClient;
+
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub(super) async fn forward(
+    kubelet: &KubeletClient,
+    target: &Target,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
+    let address = (target.host.as_str(), target.port);
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+    let stream = stream.map_err(|_| refuse(format!("dial tcp {}:{}: i/o timeout", target.host, target.port)))?;
+    let stream = stream.map_err(|error| refuse(format!("dial tcp {}:{}: {error}", target.host, target.port)))?;
+    let _ = stream.set_nodelay(true);
+    let client_side = hyper::upgrade::on(&mut request);
+    let outgoing = outgoing(target, request)?;
+    let response = if target.tls {
+        let name = ServerName::try_from(target.host.clone()).map_err(|error| refuse(error.to_string()))?;
+        let connector = TlsConnector::from(Arc::clone(&kubelet.tls));
+        let stream = connector.connect(name, stream).await.map_err(|error| refuse(error.to_string()))?;
+        exchange(stream, outgoing).await
+    } else {
+        exchange(stream, outgoing).await
+    };
+    let mut response = response.map_err(|error| refuse(error.to_string()))?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(response.map(boxed));
+    }
+    let target_side = hyper::upgrade::on(&mut response);
+    tokio::spawn(async move {
+        if let (Ok(client), Ok(target)) = tokio::join!(client_side, target_side) {
+            let (mut client, mut target) = (TokioIo::new(client), TokioIo::new(target));
+            // Either side closing ends the other; how much went through does not matter here.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut target).await;
+        }
+    });
+    let (parts, _) = response.into_parts();
+    Ok(Response::from_parts(parts, crate::http::full(Bytes::new())))
+}
+
+/// The same request, addressed to the target, without what only concerns our own connection to the client.
+fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let mut headers = parts.headers;
+    let upgrade = headers.get(header::UPGRADE).cloned();
+    for name in [header::HOST, header::AUTHORIZATION, header::CONNECTION, header::UPGRADE, header::TE, header::TRANSFER_ENCODING] {
+        headers.remove(name);
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+    let host = HeaderValue::from_str(&format!("{}:{}", target.host, target.port)).map_err(ApiError::internal)?;
+    headers.insert(header::HOST, host);
+    let mut outgoing = Request::new(body);
+    *outgoing.method_mut() = parts.method;
+    *outgoing.uri_mut() = target.path_and_query.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
+    *outgoing.headers_mut() = headers as HeaderMap;
+    Ok(outgoing)
+}
+
+async fn exchange<S>(stream: S, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection.with_upgrades());
+    sender.send_request(request).await
+}
+
+fn boxed(body: Incoming) -> Body {
+    body.map_err(BoxError::from).boxed_unsync()
+}

@@ -1,0 +1,198 @@
+//! Where a streaming request goes.
+
+use std::sync::Arc;
+
+use api::{ApiError, GroupResource, Object, ObjectExt as _};
+use serde_json::Value;
+
+use crate::pipeline::Context;
+use crate::server::ApiServer;
+
+/// An address, and the path and query to ask for there.
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) tls: bool,
+    pub(super) path_and_query: String,
+}
+
+pub(super) fn of(server: &Arc<ApiServer>, context: &Context) -> Result<Target, ApiError> {
+    let info = &context.info;
+    match (info.resource.as_str(), info.subresource.as_str()) {
+        ("pods", "proxy") => pod_proxy(server, context),
+        ("services", "proxy") => service_proxy(server, context),
+        ("nodes", "proxy") => {
+            let (name, _) = split_port(&info.name);
+            let (host, port) = kubelet(server, name)?;
+            Ok(Target { host, port, tls: true, path_and_query: rest_of(context) })
+        }
+        ("pods", action) => pod_action(server, context, action),
+        _ => Err(ApiError::no_such_resource()),
+    }
+}
+
+fn find(server: &ApiServer, plural: &str, key: &str, name: &str) -> Result<Object, ApiError> {
+    let cache = server.registry.find("", "v1", plural).and_then(|served| served.cache.as_ref());
+    let stored = cache.and_then(|cache| cache.get(key));
+    Ok(stored.ok_or_else(|| ApiError::not_found(GroupResource { group: "", resource: plural }, name))?.decode())
+}
+
+/// The address of a node's kubelet.
+fn kubelet(server: &ApiServer, node: &str) -> Result<(String, u16), ApiError> {
+    let object = find(server, "nodes", node, node)?;
+    let addresses = object.at(&["status", "addresses"]).and_then(Value::as_array).into_iter().flatten();
+    let internal = addresses.filter_map(Value::as_object).find(|a| a.text(&["type"]) == "InternalIP");
+    let host = internal.map(|a| a.text(&["address"]).to_owned()).ok_or_else(|| {
+        ApiError::internal(format!("no preferred addresses found; known addresses of node {node}: []"))
+    })?;
+    let port = object.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_u64);
+    Ok((host, port.and_then(|port| u16::try_from(port).ok()).unwrap_or(10250)))
+}
+
+fn pod_action(server: &ApiServer, context: &Context, action: &str) -> Result<Target, ApiError> {
+    let info = &context.info;
+    let pod = find(server, "pods", &format!("{}/{}", info.namespace, info.name), &info.name)?;
+    let node = pod.text(&["spec", "nodeName"]);
+    if node.is_empty() {
+        return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)));
+    }
+    let (host, port) = kubelet(server, node)?;
+    let query = &context.query;
+    let path_and_query = if action == "portforward" {
+        let ports: Vec<String> = query.all("ports").map(|port| format!("port={port}")).collect();
+        format!("/portForward/{}/{}?{}", info.namespace, info.name, ports.join("&"))
+    } else {
+        let container = container(&pod, query.get("container"))?;
+        let place = format!("{}/{}/{container}", info.namespace, info.name);
+        match action {
+            "log" => format!("/containerLogs/{place}?{}", log_query(context)),
+            _ => format!("/{action}/{place}?{}", exec_query(context)),
+        }
+    };
+    Ok(Target { host, port, tls: true, path_and_query })
+}
+
+/// The container a request is about; the only one, or the annotated default, where it names none.
+fn container(pod: &Object, asked: Option<&str>) -> Result<String, ApiError> {
+    let names = |list: &str| -> Vec<String> {
+        let containers = pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten();
+        containers.filter_map(|c| Some(c.get("name")?.as_str()?.to_owned())).collect()
+    };
+    let (main, init) = (names("containers"), names("initContainers"));
+    let all = || main.iter().chain(&init).cloned().chain(names("ephemeralContainers"));
+    if let Some(asked) = asked {
+        let known = all().any(|name| name == asked);
+        let pod = pod.name();
+        let refuse = || ApiError::bad_request(format!("container {asked} is not valid for pod {pod}"));
+        return if known { Ok(asked.to_owned()) } else { Err(refuse()) };
+    }
+    let default = pod.text(&["metadata", "annotations", "kubectl.kubernetes.io/default-container"]);
+    if all().any(|name| name == default) {
+        return Ok(default.to_owned());
+    }
+    match main.as_slice() {
+        [only] => Ok(only.clone()),
+        _ => {
+            let mut why = format!("a container name must be specified for pod {}, choose one of: [{}]", pod.name(), main.join(" "));
+            if !init.is_empty() {
+                why.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+            }
+            Err(ApiError::bad_request(why))
+        }
+    }
+}
+
+fn log_query(context: &Context) -> String {
+    let names = ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
+    let pairs = names.iter().filter_map(|name| Some(format!("{name}={}", escape(context.query.get(name)?))));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// The kubelet spells the flags differently.
+fn exec_query(context: &Context) -> String {
+    let mut pairs: Vec<String> = context.query.all("command").map(|word| format!("command={}", escape(word))).collect();
+    for (name, kubelet_name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+        if context.query.flag(name) {
+            pairs.push(format!("{kubelet_name}=1"));
+        }
+    }
+    pairs.join("&")
+}
+
+fn escape(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+/// `name`, `name:port`, `https:name:port`
+fn split_port(text: &str) -> (&str, Option<&str>) {
+    let text = text.strip_prefix("https:").or_else(|| text.strip_prefix("http:")).unwrap_or(text);
+    match text.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    }
+}
+
+/// What follows `/proxy`, with the client's query.
+fn rest_of(context: &Context) -> String {
+    let path = format!("/{}", context.info.rest.join("/"));
+    let trailing = if context.info.path.ends_with('/') && path != "/" { "/" } else { "" };
+    let pairs: Vec<String> = context.query.pairs().map(|(k, v)| format!("{}={}", escape(k), escape(v))).collect();
+    let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
+    format!("{path}{trailing}{query}")
+}
+
+fn pod_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> {
+    let info = &context.info;
+    let (name, port) = split_port(&info.name);
+    let pod = find(server, "pods", &format!("{}/{name}", info.namespace), name)?;
+    let host = pod.text(&["status", "podIP"]).to_owned();
+    if host.is_empty() {
+        return Err(ApiError::unavailable("address not allowed: the pod has no address yet"));
+    }
+    let first = pod.at(&["spec", "containers"]).and_then(|c| c.get(0)?.get("ports")?.get(0)?.get("containerPort")?.as_u64());
+    let number = match port {
+        Some(text) => text.parse().map_err(|_| ApiError::bad_request(format!("invalid port {text:?}")))?,
+        None => first.and_then(|port| u16::try_from(port).ok()).unwrap_or(80),
+    };
+    Ok(Target { host, port: number, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) })
+}
+
+fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> {
+    let info = &context.info;
+    let (name, port) = split_port(&info.name);
+    let service = find(server, "services", &format!("{}/{name}", info.namespace), name)?;
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    let ports: Vec<&Object> = ports.iter().filter_map(Value::as_object).collect();
+    let wanted = match port {
+        None | Some("") if ports.len() == 1 => ports.first(),
+        None | Some("") => ports.iter().find(|p| p.text(&["name"]).is_empty()),
+        Some(text) => ports.iter().find(|p| p.text(&["name"]) == text || p.get("port").map(Value::to_string).as_deref() == Some(text)),
+    };
+    let none = || ApiError::unavailable(format!("no endpoints available for service {:?}", info.name));
+    let wanted = wanted.ok_or_else(none)?;
+    let slices = server.registry.find("discovery.k8s.io", "v1", "endpointslices").and_then(|s| s.cache.as_ref());
+    let snapshot = slices.ok_or_else(none)?.snapshot();
+    for stored in snapshot.objects.values() {
+        let of_service = stored.labels.get("kubernetes.io/service-name").is_some_and(|label| label == name);
+        if stored.namespace() != info.namespace || !of_service {
+            continue;
+        }
+        let slice = stored.decode();
+        let port_name = wanted.text(&["name"]);
+        let port = slice.at(&["ports"]).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+            .find(|p| p.text(&["name"]) == port_name)
+            .and_then(|p| p.get("port")?.as_u64()).and_then(|p| u16::try_from(p).ok());
+        let ready = slice.at(&["endpoints"]).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+            .find(|e| e.at(&["conditions", "ready"]) != Some(&Value::Bool(false)));
+        let address = ready.and_then(|e| e.get("addresses")?.get(0)?.as_str());
+        if let (Some(port), Some(host)) = (port, address) {
+            return Ok(Target { host: host.to_owned(), port, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) });
+        }
+    }
+    Err(none())
+}
