@@ -84,8 +84,16 @@ pub enum Expr {
         port: Reg,
     },
     Masquerade,
-    /// ICMP port unreachable.
+    /// Takes out an element. The kernel wants to know of a value though it needs none.
+    Delete {
+        map: String,
+        key: Reg,
+        value: Reg,
+    },
+    /// ICMP port unreachable. The kernel sends few of them per second to a client.
     Reject,
+    /// TCP's own refusal; other packets pass.
+    Reset,
 }
 
 /// The output hook's name register takes sixteen bytes, compared with its terminator.
@@ -140,10 +148,10 @@ impl Expr {
             Self::Cmp { .. } => "cmp",
             Self::Random { .. } => "numgen",
             Self::Member { .. } | Self::Map { .. } | Self::VerdictMap { .. } => "lookup",
-            Self::Update { .. } => "dynset",
+            Self::Update { .. } | Self::Delete { .. } => "dynset",
             Self::Dnat { .. } => "nat",
             Self::Masquerade => "masq",
-            Self::Reject => "reject",
+            Self::Reject | Self::Reset => "reject",
         }
     }
 
@@ -215,6 +223,13 @@ impl Expr {
                 writer.u32(5, value.number());
                 writer.u64(6, *timeout_ms);
             }
+            Self::Delete { map, key, value } => {
+                const DELETE: u32 = 2;
+                writer.string(1, map);
+                writer.u32(3, DELETE);
+                writer.u32(4, key.number());
+                writer.u32(5, value.number());
+            }
             Self::Dnat { address, port } => {
                 const DNAT: u32 = 1;
                 writer.u32(1, DNAT);
@@ -232,6 +247,10 @@ impl Expr {
                 const PORT_UNREACHABLE: u8 = 3;
                 writer.u32(1, ICMP_UNREACH);
                 writer.attr(2, &[PORT_UNREACHABLE]);
+            }
+            Self::Reset => {
+                const TCP_RST: u32 = 1;
+                writer.u32(1, TCP_RST);
             }
         }
     }

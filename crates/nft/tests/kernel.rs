@@ -49,6 +49,7 @@ fn every_kind_of_object_and_expression_is_understood() {
                 Expr::DestinationPort(Reg(2)),
                 Expr::Map { map: "values".into(), key: Reg(0), to: Reg(4) },
                 Expr::Update { map: "sticky".into(), key: Reg(6), value: Reg(4), timeout_ms: 1000 },
+                Expr::Delete { map: "sticky".into(), key: Reg(6), value: Reg(4) },
                 Expr::Dnat { address: Reg(4), port: Reg(5) },
             ],
         );
@@ -64,6 +65,7 @@ fn every_kind_of_object_and_expression_is_understood() {
             Expr::Reject,
         ]);
         batch.add_rule("filter", &filter);
+        batch.add_rule("filter", &[Expr::Protocol(Reg(0)), Expr::Reset]);
         batch.add_rule("filter", &[Expr::Immediate(Reg(0), vec![0; 4]), Expr::Verdict(Verdict::Drop)]);
         let value = Element::new(vec![10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]).value(vec![10, 0, 0, 2, 0, 81, 0, 0]);
         batch.add_elements("values", [&value]);
