@@ -1,1 +1,64 @@
-fn main() {}
+//! Ferry: Kubernetes, whole, in one binary. This crate joins the components; everything they do is in theirs.
+
+mod addons;
+mod alone;
+mod cli;
+mod cluster;
+mod control_plane;
+mod hello;
+mod image;
+mod kubeconfig;
+mod logging;
+mod node;
+mod pki;
+mod preflight;
+mod progress;
+mod up;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    // A shim must be single-threaded from its first instruction, and a CNI call is answered before anything is set up.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "shim") {
+        runtime::shim_main(arguments);
+    }
+    if std::env::var_os("CNI_COMMAND").is_some() {
+        return cni();
+    }
+    let cli = Cli::parse();
+    let outcome = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from);
+    match outcome.and_then(|runtime| runtime.block_on(run(cli))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "\nferry: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    logging::init(cli.verbosity, cli.vmodule.as_deref(), matches!(cli.command, Command::Up(_)));
+    match cli.command {
+        Command::Up(options) => up::run(options).await,
+        Command::Apiserver(options) => alone::apiserver(options).await,
+        Command::ControllerManager(options) => alone::controller_manager(options).await,
+        Command::Scheduler(options) => alone::scheduler(options).await,
+        Command::Kubelet(options) => alone::kubelet(options).await,
+        Command::Proxy(options) => alone::proxy(options).await,
+        Command::Runtime(options) => alone::runtime(options).await,
+        Command::Dns(options) => alone::dns(options).await,
+        Command::Image(options) => image::run(options).await,
+        Command::Hello(options) => hello::run(options).await,
+    }
+}
+
+fn cni() -> ExitCode {
+    let code = network::cni::main(|name| std::env::var(name).ok(), std::io::stdin(), std::io::stdout());
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

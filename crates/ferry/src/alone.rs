@@ -1,0 +1,165 @@
+//! Each component as a process of its own, with upstream's flags.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use client::Informers;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli;
+use crate::cluster::{host_address, host_name};
+use crate::control_plane::{self, Settings};
+use crate::node;
+use crate::pki::{self, Identity};
+
+/// Fires on Ctrl-C or SIGTERM.
+fn until_signalled() -> Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let drain = CancellationToken::new();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let trigger = drain.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => (),
+            _ = terminate.recv() => (),
+        }
+        trigger.cancel();
+    });
+    Ok(drain)
+}
+
+async fn client_from(path: &Path) -> Result<kube::Client> {
+    let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn authorities(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let text = read(path)?;
+    CertificateDer::pem_slice_iter(text.as_bytes())
+        .map(|certificate| Ok(certificate.with_context(|| format!("{} is not PEM", path.display()))?.as_ref().to_vec()))
+        .collect()
+}
+
+fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
+    Ok(Identity { certificate: read(certificate)?, key: read(key)? })
+}
+
+pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
+    let listener = control_plane::bind((options.bind_address, options.secure_port)).await?;
+    let store = control_plane::open_store(&options.store_dir)?;
+    let kubelet_ca = options.kubelet_certificate_authority.as_deref().unwrap_or(&options.client_ca_file);
+    let settings = Settings {
+        listen: (options.bind_address, options.secure_port),
+        advertise_address: options.advertise_address.unwrap_or_else(host_address),
+        service_cluster_ip_range: options.service_cluster_ip_range,
+        service_node_port_range: options.service_node_port_range,
+        service_account_key: pki::service_account_key(&options.service_account_signing_key_file)?,
+        service_account_issuer: options.service_account_issuer,
+        client_ca: authorities(&options.client_ca_file)?,
+        kubelet_ca: authorities(kubelet_ca)?,
+        serving: identity(&options.tls_cert_file, &options.tls_private_key_file)?,
+        kubelet_client: identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?,
+    };
+    let drain = until_signalled()?;
+    let handle = control_plane::start(settings, store.clone(), listener, drain).await?;
+    handle.serving.await?;
+    store.close().await;
+    Ok(())
+}
+
+pub(crate) async fn controller_manager(options: cli::ControllerManager) -> Result<()> {
+    let config = controllers::Config {
+        root_ca: read(&options.root_ca_file)?,
+        cluster_cidr: options.cluster_cidr,
+        node_cidr_mask_size: options.node_cidr_mask_size,
+        identity: format!("{}_{}", host_name(), uuid::Uuid::new_v4()),
+    };
+    let drain = until_signalled()?;
+    Ok(controllers::run(client_from(&options.kubeconfig).await?, config, || (), drain).await?)
+}
+
+pub(crate) async fn scheduler(options: cli::Scheduler) -> Result<()> {
+    let identity = format!("{}_{}", host_name(), uuid::Uuid::new_v4());
+    let config = scheduler::Config { identity, ..scheduler::Config::default() };
+    let drain = until_signalled()?;
+    Ok(scheduler::run(client_from(&options.kubeconfig).await?, config, || (), drain).await?)
+}
+
+pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
+    let remote = cri::Remote::connect(&options.container_runtime_endpoint).await?;
+    let serving = identity(&options.tls_cert_file, &options.tls_private_key_file)?;
+    let config = kubelet::Config {
+        cri: Arc::new(remote),
+        client: client_from(&options.kubeconfig).await?,
+        root_dir: options.root_dir,
+        pod_logs_dir: options.pod_logs_dir,
+        cluster_dns: options.cluster_dns,
+        cluster_domain: options.cluster_domain,
+        node_ip: options.node_ip.unwrap_or_else(host_address),
+        port: options.port,
+        pod_cidr: options.pod_cidr,
+        cgroup_root: options.cgroup_root,
+        tls: control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, &serving)?,
+        static_pod_path: options.pod_manifest_path,
+        ..kubelet::Config::new(options.hostname_override.unwrap_or_else(host_name))
+    };
+    let drain = until_signalled()?;
+    Ok(kubelet::Kubelet::build(config).await?.run(|| (), drain).await?)
+}
+
+pub(crate) async fn proxy(options: cli::Proxy) -> Result<()> {
+    if options.cleanup {
+        return Ok(proxy::cleanup()?);
+    }
+    let drain = until_signalled()?;
+    let informers = Informers::new(client_from(&options.kubeconfig).await?, drain.clone());
+    let name = options.hostname_override.unwrap_or_else(host_name);
+    let pod_cidr = Some(options.cluster_cidr.parse().context("--cluster-cidr")?);
+    let config = proxy::ProxyConfig::new(proxy::Node { name, pod_cidr });
+    Ok(proxy::run(config, informers, || (), drain).await?)
+}
+
+pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
+    crate::preflight::check(&options.root)?;
+    let state = options.root.join("network");
+    let network = node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
+    let runtime = node::open_runtime(options.root, Some(network)).await?;
+    node::add_builtin_images(&runtime).await?;
+    let drain = until_signalled()?;
+    serve_cri(&options.listen, runtime, drain).await
+}
+
+/// Answers CRI on a unix socket until drained.
+pub(crate) async fn serve_cri(path: &Path, runtime: Arc<runtime::Runtime>, drain: CancellationToken) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    // A socket left by a process that was killed; a live one would hold the store's lock.
+    let _ = std::fs::remove_file(path);
+    let listener = tokio::net::UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
+    cri::serve(runtime).serve_with_incoming_shutdown(incoming, drain.cancelled_owned()).await?;
+    let _ = std::fs::remove_file(path);
+    Ok(())
+}
+
+pub(crate) async fn dns(options: cli::Dns) -> Result<()> {
+    let client = match &options.kubeconfig {
+        Some(path) => client_from(path).await?,
+        None => kube::Client::try_from(kube::Config::incluster()?)?,
+    };
+    let drain = until_signalled()?;
+    let informers = Informers::new(client, drain.clone());
+    let config = dns::DnsConfig { listen: options.listen, domain: options.cluster_domain, ..dns::DnsConfig::default() };
+    Ok(dns::run(config, informers, || (), drain).await?)
+}

@@ -1,0 +1,237 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::cluster::{KUBELET_PORT, POD_CIDR, SERVICE_CIDR};
+
+/// Kubernetes, whole, in one binary.
+///
+/// `ferry up` starts a cluster here and points kubectl at it. Every component also runs alone, with upstream's flags.
+#[derive(Parser)]
+#[command(name = "ferry", version, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// How much is logged: 0 warnings, 2 information, 4 debugging, 6 everything
+    #[arg(short = 'v', long = "v", global = true, default_value_t = 0)]
+    pub(crate) verbosity: u8,
+    /// Levels of single modules: `kubelet=4,apiserver::auth=6`
+    #[arg(long, global = true)]
+    pub(crate) vmodule: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a whole cluster on this machine, in the foreground
+    Up(Up),
+    /// The API server alone
+    Apiserver(Apiserver),
+    /// The controllers alone
+    ControllerManager(ControllerManager),
+    /// The scheduler alone
+    Scheduler(Scheduler),
+    /// The kubelet alone: runs the pods of one node
+    Kubelet(Kubelet),
+    /// The service proxy alone
+    Proxy(Proxy),
+    /// The container runtime alone: CRI v1 on a unix socket
+    Runtime(Runtime),
+    /// Cluster DNS, as it runs in its pod
+    Dns(Dns),
+    /// Images in the local store
+    Image(Image),
+    /// A small HTTP server that tells who answered, as `ferry.local/hello` runs it
+    Hello(Hello),
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Up {
+    /// Where the cluster lives: state, certificates, images, logs
+    #[arg(long, default_value = "/var/lib/ferry")]
+    pub(crate) data_dir: PathBuf,
+    /// The kubeconfig that gets the context `ferry` [default: $KUBECONFIG or ~/.kube/config]
+    #[arg(long)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Leave pods running when ferry stops; the next start adopts them
+    #[arg(long)]
+    pub(crate) keep_pods: bool,
+    /// The port the API is served on
+    #[arg(long, default_value_t = 6443)]
+    pub(crate) secure_port: u16,
+    /// The address the API is reached at [default: the one of the default route]
+    #[arg(long)]
+    pub(crate) advertise_address: Option<IpAddr>,
+    /// This node's name [default: the host's]
+    #[arg(long)]
+    pub(crate) node_name: Option<String>,
+    #[arg(long, default_value = SERVICE_CIDR)]
+    pub(crate) service_cluster_ip_range: String,
+    #[arg(long, default_value = POD_CIDR)]
+    pub(crate) cluster_cidr: String,
+    #[arg(long, default_value_t = KUBELET_PORT)]
+    pub(crate) kubelet_port: u16,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Apiserver {
+    /// Where the embedded store lives
+    #[arg(long, default_value = "/var/lib/ferry/store")]
+    pub(crate) store_dir: PathBuf,
+    #[arg(long, default_value = "0.0.0.0")]
+    pub(crate) bind_address: IpAddr,
+    #[arg(long, default_value_t = 6443)]
+    pub(crate) secure_port: u16,
+    #[arg(long)]
+    pub(crate) advertise_address: Option<IpAddr>,
+    #[arg(long)]
+    pub(crate) tls_cert_file: PathBuf,
+    #[arg(long)]
+    pub(crate) tls_private_key_file: PathBuf,
+    #[arg(long)]
+    pub(crate) client_ca_file: PathBuf,
+    /// Verifies the kubelets' serving certificates [default: the client CA]
+    #[arg(long)]
+    pub(crate) kubelet_certificate_authority: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) kubelet_client_certificate: PathBuf,
+    #[arg(long)]
+    pub(crate) kubelet_client_key: PathBuf,
+    #[arg(long)]
+    pub(crate) service_account_signing_key_file: PathBuf,
+    #[arg(long, default_value = crate::cluster::ISSUER)]
+    pub(crate) service_account_issuer: String,
+    #[arg(long, default_value = SERVICE_CIDR)]
+    pub(crate) service_cluster_ip_range: String,
+    #[arg(long, default_value = "30000-32767")]
+    pub(crate) service_node_port_range: String,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct ControllerManager {
+    #[arg(long)]
+    pub(crate) kubeconfig: PathBuf,
+    /// The authority pods verify the API server with
+    #[arg(long)]
+    pub(crate) root_ca_file: PathBuf,
+    #[arg(long, default_value = POD_CIDR)]
+    pub(crate) cluster_cidr: String,
+    #[arg(long, default_value_t = 24)]
+    pub(crate) node_cidr_mask_size: u8,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Scheduler {
+    #[arg(long)]
+    pub(crate) kubeconfig: PathBuf,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Kubelet {
+    #[arg(long)]
+    pub(crate) kubeconfig: PathBuf,
+    /// `unix:///run/containerd/containerd.sock`, or the socket of `ferry runtime`
+    #[arg(long)]
+    pub(crate) container_runtime_endpoint: String,
+    #[arg(long, default_value = "/var/lib/ferry/kubelet")]
+    pub(crate) root_dir: PathBuf,
+    #[arg(long, default_value = "/var/log/pods")]
+    pub(crate) pod_logs_dir: PathBuf,
+    #[arg(long)]
+    pub(crate) hostname_override: Option<String>,
+    #[arg(long)]
+    pub(crate) node_ip: Option<IpAddr>,
+    #[arg(long, default_value_t = KUBELET_PORT)]
+    pub(crate) port: u16,
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10")]
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    #[arg(long, default_value = crate::cluster::DOMAIN)]
+    pub(crate) cluster_domain: String,
+    /// This node's part of the pod addresses, where no controller assigns one
+    #[arg(long)]
+    pub(crate) pod_cidr: Option<String>,
+    #[arg(long, default_value = "/")]
+    pub(crate) cgroup_root: String,
+    #[arg(long)]
+    pub(crate) client_ca_file: PathBuf,
+    #[arg(long)]
+    pub(crate) tls_cert_file: PathBuf,
+    #[arg(long)]
+    pub(crate) tls_private_key_file: PathBuf,
+    /// Pods from files in this directory
+    #[arg(long)]
+    pub(crate) pod_manifest_path: Option<PathBuf>,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Proxy {
+    #[arg(long)]
+    pub(crate) kubeconfig: PathBuf,
+    #[arg(long)]
+    pub(crate) hostname_override: Option<String>,
+    /// The pods' addresses: traffic from elsewhere to a service is masqueraded
+    #[arg(long, default_value = POD_CIDR)]
+    pub(crate) cluster_cidr: String,
+    /// Take this proxy's rules out of the kernel and stop
+    #[arg(long)]
+    pub(crate) cleanup: bool,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Runtime {
+    #[arg(long, default_value = "/var/lib/ferry/runtime")]
+    pub(crate) root: PathBuf,
+    #[arg(long, default_value = "/run/ferry/runtime.sock")]
+    pub(crate) listen: PathBuf,
+    /// This node's pod addresses
+    #[arg(long, default_value = "10.244.0.0/24")]
+    pub(crate) pod_cidr: String,
+    #[arg(long, default_value = POD_CIDR)]
+    pub(crate) cluster_cidr: String,
+    #[arg(long, default_value = SERVICE_CIDR)]
+    pub(crate) service_cluster_ip_range: String,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Dns {
+    /// [default: the pod's service account]
+    #[arg(long)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    #[arg(long, default_value = "0.0.0.0:53")]
+    pub(crate) listen: std::net::SocketAddr,
+    #[arg(long, default_value = crate::cluster::DOMAIN)]
+    pub(crate) cluster_domain: String,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Image {
+    #[arg(long, default_value = "/var/lib/ferry", global = true)]
+    pub(crate) data_dir: PathBuf,
+    #[command(subcommand)]
+    pub(crate) command: ImageCommand,
+}
+
+#[derive(Subcommand, Clone)]
+pub(crate) enum ImageCommand {
+    /// Import the images of an OCI or docker archive
+    Import { archive: PathBuf },
+    /// Show the images in the store
+    List,
+    /// Remove an image by name, digest or id
+    Remove { name: String },
+    /// Pull an image from its registry
+    Pull {
+        name: String,
+        /// `user:password`
+        #[arg(long)]
+        creds: Option<String>,
+    },
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Hello {
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub(crate) listen: std::net::SocketAddr,
+}

@@ -1,0 +1,53 @@
+//! The facts of a cluster that its parts agree on.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+pub(crate) const SERVICE_CIDR: &str = "10.96.0.0/16";
+pub(crate) const POD_CIDR: &str = "10.244.0.0/16";
+pub(crate) const DNS_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+pub(crate) const DOMAIN: &str = "cluster.local";
+pub(crate) const KUBELET_PORT: u16 = 10250;
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub(crate) const BRIDGE: &str = "ferry0";
+
+/// Where a cluster keeps its things.
+#[derive(Clone, Debug)]
+pub(crate) struct DataDir(pub(crate) PathBuf);
+
+impl DataDir {
+    pub(crate) fn join(&self, part: &str) -> PathBuf {
+        self.0.join(part)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// `10.96.0.0/16` in its parts.
+pub(crate) fn parse_cidr(text: &str) -> anyhow::Result<(IpAddr, u8)> {
+    let malformed = || anyhow::anyhow!("{text:?} is not a range of addresses such as {SERVICE_CIDR}");
+    let (address, bits) = text.split_once('/').ok_or_else(malformed)?;
+    let (address, bits): (IpAddr, u8) = (address.parse().map_err(|_| malformed())?, bits.parse().map_err(|_| malformed())?);
+    anyhow::ensure!(bits <= 32, malformed());
+    Ok((address, bits))
+}
+
+/// The machine's name, as nodes are named.
+pub(crate) fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let name = name.to_lowercase();
+    if name.is_empty() { "ferry".into() } else { name }
+}
+
+/// The address this machine is reached at: that of its default route, or loopback where it has none.
+pub(crate) fn host_address() -> IpAddr {
+    // Connecting a datagram socket sends nothing; it only makes the kernel choose a source address.
+    let chosen = std::net::UdpSocket::bind(("0.0.0.0", 0))
+        .and_then(|socket| socket.connect(("192.0.2.1", 9)).and_then(|()| socket.local_addr()));
+    match chosen {
+        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    }
+}

@@ -1,0 +1,109 @@
+//! Joins store and API server, and gives components their in-process clients.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use api::UserInfo;
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use store::Embedded;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::parse_cidr;
+use crate::pki::Identity;
+
+/// What the API server is started with, wherever it came from.
+pub(crate) struct Settings {
+    pub(crate) listen: (IpAddr, u16),
+    pub(crate) advertise_address: IpAddr,
+    pub(crate) service_cluster_ip_range: String,
+    pub(crate) service_node_port_range: String,
+    pub(crate) service_account_key: Vec<u8>,
+    pub(crate) service_account_issuer: String,
+    pub(crate) client_ca: Vec<Vec<u8>>,
+    pub(crate) kubelet_ca: Vec<Vec<u8>>,
+    pub(crate) serving: Identity,
+    pub(crate) kubelet_client: Identity,
+}
+
+/// Opens the embedded store.
+pub(crate) fn open_store(dir: &Path) -> Result<Arc<Embedded>> {
+    Ok(Arc::new(Embedded::open(dir, store::Options::default())?))
+}
+
+/// Binds the port first: a busy one must stop everything before anything is written.
+pub(crate) async fn bind(listen: (IpAddr, u16)) -> Result<TcpListener> {
+    TcpListener::bind(listen).await.with_context(|| {
+        let (address, port) = listen;
+        format!("cannot listen on {address}:{port}. If another cluster runs here, stop it, or choose a port with --secure-port")
+    })
+}
+
+/// A running API server; [`Handle::serving`] ends when it has drained.
+pub(crate) struct Handle {
+    pub(crate) server: Arc<ApiServer>,
+    pub(crate) serving: tokio::task::JoinHandle<()>,
+}
+
+pub(crate) async fn start(
+    settings: Settings,
+    store: Arc<dyn store::Store>,
+    listener: TcpListener,
+    drain: CancellationToken,
+) -> Result<Handle> {
+    let (first, last) = settings.service_node_port_range.split_once('-').context("--service-node-port-range is FIRST-LAST")?;
+    let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &settings.client_ca)?;
+    let config = Config {
+        advertise_address: settings.advertise_address,
+        secure_port: settings.listen.1,
+        service_cluster_ip_range: parse_cidr(&settings.service_cluster_ip_range)?,
+        service_node_port_range: first.parse()?..=last.parse()?,
+        service_account_key: ServiceAccountKey::from_pkcs8(&settings.service_account_key)?,
+        service_account_issuer: settings.service_account_issuer,
+        client_ca: settings.client_ca.clone(),
+        kubelet: KubeletClient { tls: client_tls(&settings.kubelet_ca, &settings.kubelet_client)? },
+    };
+    let server = ApiServer::start(config, store, drain).await?;
+    let serving = tokio::spawn(server.clone().serve(listener, tls));
+    Ok(Handle { server, serving })
+}
+
+/// A client that shows `identity` and believes `authorities`.
+fn client_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(CertificateDer::from(authority.clone()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(identity.chain()?, identity.private_key()?)?;
+    Ok(Arc::new(config))
+}
+
+/// A server for the kubelet's port: only clients with a certificate of ours get through the handshake.
+pub(crate) fn kubelet_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<ServerConfig>> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(CertificateDer::from(authority.clone()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain()?, identity.private_key()?)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A client for a component in this process, under its own name.
+pub(crate) fn client_for(server: &Arc<ApiServer>, user: &str, groups: &[&str]) -> kube::Client {
+    let server = server.clone();
+    client::in_process(move |request| server.handle(request), UserInfo::authenticated(user, groups))
+}

@@ -1,0 +1,295 @@
+//! `ferry up`: a whole cluster in the foreground.
+//!
+//! Everything that can fail for a reason the user must mend (rights, ports, disk) is tried before anything is started.
+//! Components start side by side and reach state only through the API, each under its own name.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use client::Informers;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::runtime::wait::await_condition;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Up;
+use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
+use crate::control_plane::{self, Settings, client_for};
+use crate::pki::Pki;
+use crate::progress::{Progress, human};
+use crate::{addons, kubeconfig, node, preflight};
+
+/// A cluster that is not ready by then has a problem worth telling.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// What runs, so that it can be stopped in order.
+struct Running {
+    control_drain: CancellationToken,
+    node_drain: CancellationToken,
+    api: control_plane::Handle,
+    store: Arc<store::Embedded>,
+    runtime: Arc<runtime::Runtime>,
+    network: Arc<network::PodNetwork>,
+    control: Vec<JoinHandle<()>>,
+    node: Vec<JoinHandle<()>>,
+}
+
+pub(crate) async fn run(options: Up) -> Result<()> {
+    let progress = Progress::start();
+    let mut interrupt = Signals::new()?;
+    progress.line(&format!("{} {}", progress.bold("ferry"), env!("CARGO_PKG_VERSION")));
+    let starting = start(&options, &progress);
+    let running = tokio::select! {
+        running = starting => running?,
+        () = interrupt.next() => return Ok(()),
+    };
+    let ready = tokio::select! {
+        ready = await_ready(&options, &running, &progress) => ready,
+        () = interrupt.next() => Ok(()),
+    };
+    if let Err(error) = ready {
+        stop(running, &options, &progress).await;
+        return Err(error);
+    }
+    greet(&options, &progress);
+    interrupt.next().await;
+    stop(running, &options, &progress).await;
+    Ok(())
+}
+
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => (),
+            _ = self.terminate.recv() => (),
+        }
+    }
+}
+
+fn node_name(options: &Up) -> String {
+    options.node_name.clone().unwrap_or_else(host_name)
+}
+
+fn kubeconfig_path(options: &Up) -> PathBuf {
+    options.kubeconfig.clone().unwrap_or_else(kubeconfig::default_path)
+}
+
+async fn start(options: &Up, progress: &Progress) -> Result<Running> {
+    let data = DataDir(options.data_dir.clone());
+    preflight::check(data.path())?;
+    let listener = control_plane::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port)).await?;
+    let name = node_name(options);
+    let address = options.advertise_address.unwrap_or_else(host_address);
+
+    let begun = Instant::now();
+    let store = control_plane::open_store(&data.join("store"))?;
+    progress.done("store", begun.elapsed(), &data.join("store").display().to_string());
+
+    let begun = Instant::now();
+    let pki = Pki::open(&data.join("pki"))?;
+    let control_drain = CancellationToken::new();
+    let settings = settings(options, &pki, &name, address)?;
+    let api = control_plane::start(settings, store.clone(), listener, control_drain.clone()).await?;
+    progress.done("API server", begun.elapsed(), &format!("https://127.0.0.1:{}", options.secure_port));
+    write_kubeconfig(options, &pki)?;
+
+    let mut control = Vec::new();
+    let server = &api.server;
+    let manager = client_for(server, "system:kube-controller-manager", &[]);
+    let config = controllers::Config {
+        root_ca: pki.ca.certificate.clone(),
+        cluster_cidr: options.cluster_cidr.clone(),
+        node_cidr_mask_size: 24,
+        identity: name.clone(),
+    };
+    control.push(supervise("controllers", controllers::run(manager, config, || (), control_drain.clone())));
+    let scheduler = client_for(server, "system:kube-scheduler", &[]);
+    let config = scheduler::Config { identity: name.clone(), ..scheduler::Config::default() };
+    control.push(supervise("scheduler", scheduler::run(scheduler, config, || (), control_drain.clone())));
+
+    let begun = Instant::now();
+    let pod_cidr = first_node_cidr(&options.cluster_cidr)?;
+    let network = node::open_network(data.join("network"), &pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
+    progress.done("pod network", begun.elapsed(), &pod_cidr);
+
+    let begun = Instant::now();
+    let runtime = node::open_runtime(data.join("runtime"), Some(network.clone())).await?;
+    node::add_builtin_images(&runtime).await?;
+    progress.done("container runtime", begun.elapsed(), "CRI v1");
+
+    let node_drain = CancellationToken::new();
+    let mut node_tasks = Vec::new();
+    node_tasks.push(serve_cri(&data, runtime.clone(), node_drain.clone())?);
+    let proxy_client = client_for(server, "system:kube-proxy", &[]);
+    let cluster_cidr = options.cluster_cidr.parse().ok();
+    let proxy_config = proxy::ProxyConfig::new(proxy::Node { name: name.clone(), pod_cidr: cluster_cidr });
+    let informers = Informers::new(proxy_client, node_drain.clone());
+    node_tasks.push(supervise("proxy", proxy::run(proxy_config, informers, || (), node_drain.clone())));
+
+    let user = format!("system:node:{name}");
+    let kubelet_identity = pki.server("kubelet", &user, &[&name, "localhost"], &[address, IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+    let config = kubelet::Config {
+        cri: runtime.clone(),
+        client: client_for(server, &user, &["system:nodes"]),
+        root_dir: data.join("kubelet"),
+        pod_logs_dir: data.join("log/pods"),
+        cluster_dns: vec![IpAddr::V4(DNS_IP)],
+        cluster_domain: DOMAIN.to_owned(),
+        node_ip: address,
+        port: options.kubelet_port,
+        pod_cidr: Some(pod_cidr),
+        tls: control_plane::kubelet_tls(&[pki.ca_der()?], &kubelet_identity)?,
+        ..kubelet::Config::new(name.clone())
+    };
+    let kubelet = kubelet::Kubelet::build(config).await?;
+    node_tasks.push(supervise("kubelet", kubelet.run(|| (), node_drain.clone())));
+
+    addons::apply(&client_for(server, "system:admin", &["system:masters"])).await?;
+    Ok(Running { control_drain, node_drain, api, store, runtime, network, control, node: node_tasks })
+}
+
+fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Settings> {
+    let (service_base, _) = crate::cluster::parse_cidr(&options.service_cluster_ip_range)?;
+    let service_ip = match service_base {
+        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
+        v6 => v6,
+    };
+    let names = [name, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
+    let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST), service_ip];
+    let authority = pki.ca_der()?;
+    Ok(Settings {
+        listen: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port),
+        advertise_address: address,
+        service_cluster_ip_range: options.service_cluster_ip_range.clone(),
+        service_node_port_range: "30000-32767".into(),
+        service_account_key: pki.service_account_key()?,
+        service_account_issuer: ISSUER.into(),
+        client_ca: vec![authority.clone()],
+        kubelet_ca: vec![authority],
+        serving: pki.server("apiserver", "kube-apiserver", &names, &addresses)?,
+        kubelet_client: pki.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])?,
+    })
+}
+
+fn write_kubeconfig(options: &Up, pki: &Pki) -> Result<()> {
+    let admin = pki.client("admin", "kubernetes-admin", &["system:masters"])?;
+    let server = format!("https://127.0.0.1:{}", options.secure_port);
+    let ours = kubeconfig::document("ferry", &server, &pki.ca.certificate, &admin);
+    kubeconfig::write(&options.data_dir.join("admin.conf"), &ours)?;
+    kubeconfig::merge(&kubeconfig_path(options), &ours)
+}
+
+/// The first node's share of the pod addresses.
+fn first_node_cidr(cluster_cidr: &str) -> Result<String> {
+    let (base, bits) = crate::cluster::parse_cidr(cluster_cidr)?;
+    Ok(format!("{base}/{}", bits.max(24)))
+}
+
+/// The runtime's socket, for `crictl` and other kubelets.
+fn serve_cri(data: &DataDir, runtime: Arc<runtime::Runtime>, drain: CancellationToken) -> Result<JoinHandle<()>> {
+    let dir = data.join("run");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let path = dir.join("runtime.sock");
+    Ok(supervise("CRI socket", async move { crate::alone::serve_cri(&path, runtime, drain).await }))
+}
+
+/// Runs a component; its failure is told, and the rest of the cluster goes on.
+fn supervise<F, E>(name: &'static str, component: F) -> JoinHandle<()>
+where
+    F: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<anyhow::Error> + Send,
+{
+    tokio::spawn(async move {
+        if let Err(error) = component.await {
+            let error: anyhow::Error = error.into();
+            tracing::error!(component = name, error = format!("{error:#}"), "a component ended");
+        }
+    })
+}
+
+/// Waits for the node, and for names to be answered.
+async fn await_ready(options: &Up, running: &Running, progress: &Progress) -> Result<()> {
+    let begun = Instant::now();
+    let client = client_for(&running.api.server, "system:admin", &["system:masters"]);
+    let name = node_name(options);
+    let ready = await_condition(Api::<Node>::all(client.clone()), &name, |node: Option<&Node>| {
+        let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    });
+    tokio::time::timeout(READY_TIMEOUT, ready).await.context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
+    progress.done("node", begun.elapsed(), &name);
+    let begun = Instant::now();
+    tokio::time::timeout(READY_TIMEOUT, dns_ready(client)).await.context("cluster DNS is not ready after a minute; see `kubectl -n kube-system describe pods`")??;
+    progress.done("cluster DNS", begun.elapsed(), &DNS_IP.to_string());
+    Ok(())
+}
+
+async fn dns_ready(client: kube::Client) -> Result<()> {
+    use futures::TryStreamExt as _;
+    use kube::runtime::{WatchStreamExt as _, watcher};
+    let slices: Api<EndpointSlice> = Api::namespaced(client, "kube-system");
+    let config = watcher::Config::default().labels("kubernetes.io/service-name=kube-dns");
+    let mut changes = std::pin::pin!(watcher(slices, config).applied_objects());
+    while let Some(slice) = changes.try_next().await? {
+        let ready = |endpoint: &k8s_openapi::api::discovery::v1::Endpoint| {
+            endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(false)
+        };
+        if slice.endpoints.iter().any(ready) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the watch for cluster DNS ended")
+}
+
+fn greet(options: &Up, progress: &Progress) {
+    progress.line(&format!("\n{} in {}. Try:\n", progress.bold("The cluster is up"), human(progress.elapsed())));
+    let path = kubeconfig_path(options);
+    let flag = if path == kubeconfig::default_path() { String::new() } else { format!("--kubeconfig {} ", path.display()) };
+    for command in ["create deployment hello --image=ferry.local/hello --port=8080", "expose deployment hello", "get pods,services -o wide"] {
+        progress.line(&format!("    kubectl {flag}{command}"));
+    }
+    progress.line("\nCtrl-C stops it. The cluster's state stays; `ferry up` brings it back.");
+}
+
+/// Pods first, then the node, then the control plane, then the store.
+async fn stop(running: Running, options: &Up, progress: &Progress) {
+    let begun = Instant::now();
+    progress.line("\nStopping …");
+    running.node_drain.cancel();
+    for task in running.node {
+        let _ = tokio::time::timeout(STOP_GRACE, task).await;
+    }
+    if !options.keep_pods {
+        kubelet::stop_all_pods(&*running.runtime, STOP_GRACE).await;
+        if let Err(error) = proxy::cleanup() {
+            tracing::warn!(%error, "the proxy's rules could not be removed");
+        }
+        if let Err(error) = running.network.remove().await {
+            tracing::warn!(%error, "the pod network could not be removed");
+        }
+    }
+    running.control_drain.cancel();
+    for task in running.control {
+        let _ = tokio::time::timeout(STOP_GRACE, task).await;
+    }
+    let _ = tokio::time::timeout(STOP_GRACE, running.api.serving).await;
+    running.store.close().await;
+    progress.done("stopped", begun.elapsed(), if options.keep_pods { "pods left running" } else { "" });
+}
