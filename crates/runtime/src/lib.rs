@@ -1,1 +1,120 @@
-//! Ferry's runtime.
+//! A CRI v1 container runtime: images, sandboxes and containers on one machine, without a daemon of its own.
+//!
+//! [`Runtime`] implements [`cri::Cri`]; the kubelet calls it directly, `crictl` over a socket. Everything it knows is on disk below
+//! [`Config::root`], and each pod has a shim process ([`shim_main`]) that outlives the runtime: [`Runtime::open`] finds the shims that
+//! still live and adopts their containers, with exits that happened meanwhile.
+
+// Forks, signals by descriptor and system call filters have no safe form; each block says why it is sound.
+#![allow(unsafe_code)]
+
+mod cgroup;
+mod container;
+mod disk;
+mod events;
+mod images;
+mod network;
+mod overlay;
+mod record;
+mod sandbox;
+mod service;
+mod shim;
+mod spec;
+mod stats;
+mod streaming;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+pub use images::{
+    Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError, StoreError,
+    StoredImage, UnpackError,
+};
+pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
+pub use shim::shim_main;
+
+use container::Container;
+use events::Events;
+use sandbox::Sandbox;
+use streaming::Streaming;
+
+/// What a runtime needs to know.
+pub struct Config {
+    /// Where images, sandboxes and their state live.
+    pub root: PathBuf,
+    /// The program that calls [`shim_main`], and its arguments before the sandbox directory.
+    pub shim: (PathBuf, Vec<OsString>),
+    pub network: Arc<dyn PodNetwork>,
+    /// A directory of PEM files with certificate authorities to trust beside the system's.
+    pub registry_ca: Option<PathBuf>,
+}
+
+/// Why a runtime cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use {path}: {source}")]
+    Root { path: PathBuf, source: io::Error },
+    #[error("overlayfs does not work on {path}: {source}. Use a data directory on ext4, xfs or btrfs, and a kernel with overlayfs")]
+    Overlay { path: PathBuf, source: io::Error },
+    #[error("no cgroup hierarchy with a memory controller is mounted at /sys/fs/cgroup")]
+    Cgroup,
+    #[error(transparent)]
+    Images(#[from] StoreError),
+    #[error("cannot listen on loopback for exec, attach and port-forward: {0}")]
+    Streaming(#[source] io::Error),
+    #[error("state of sandbox {id} is damaged: {source}")]
+    State { id: String, source: io::Error },
+}
+
+/// The runtime. Cheap to share; drop it and every pod goes on.
+pub struct Runtime {
+    config: Config,
+    images: Images,
+    events: Events,
+    streaming: Streaming,
+    pods: RwLock<Pods>,
+    me: std::sync::Weak<Runtime>,
+}
+
+#[derive(Default)]
+pub(crate) struct Pods {
+    pub sandboxes: HashMap<String, Arc<Sandbox>>,
+    pub containers: HashMap<String, Arc<Container>>,
+}
+
+impl Runtime {
+    /// Opens the state below `config.root` and adopts what still runs. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The directory cannot be used, or the kernel lacks what containers need; the message says what to do.
+    pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
+        let fail = |source| OpenError::Root { path: config.root.clone(), source };
+        std::fs::create_dir_all(config.root.join("sandboxes")).map_err(fail)?;
+        overlay::probe(&config.root.join("probe"))
+            .map_err(|source| OpenError::Overlay { path: config.root.clone(), source })?;
+        if !cgroup::is_v2() && !std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
+            return Err(OpenError::Cgroup);
+        }
+        let images = Images::open(&config.root.join("images"), config.registry_ca.as_deref())?;
+        let streaming = Streaming::bind().await.map_err(OpenError::Streaming)?;
+        let runtime = Arc::new_cyclic(|me| Self {
+            config,
+            images,
+            events: Events::new(),
+            streaming,
+            pods: RwLock::default(),
+            me: me.clone(),
+        });
+        runtime.recover().await?;
+        runtime.streaming.serve(Arc::downgrade(&runtime));
+        Ok(runtime)
+    }
+
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
+}

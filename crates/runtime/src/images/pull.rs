@@ -1,0 +1,209 @@
+//! Pulls an image: manifest, configuration, and the layers that are not here yet, each verified while it arrives.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use sha2::{Digest as _, Sha256};
+
+use super::digest::Digest;
+use super::import::unpack_layer;
+use super::manifest::{ACCEPTED, Descriptor, Document, ImageConfig, Manifest, Platform};
+use super::reference::{LOCAL_REGISTRY, Reference};
+use super::registry::{Client, Credentials, Session};
+use super::store::{NewImage, Store, StoreError, StoredImage, io_error};
+use super::unpack::UnpackError;
+use crate::disk;
+
+const MAX_DOCUMENT_BYTES: usize = 8 << 20;
+const PARALLEL_LAYERS: usize = 3;
+/// A transfer that stands still this long is given up; the kubelet tries again.
+const STALL_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    #[error("image {0} not found")]
+    NotFound(String),
+    #[error("pull access denied for {reference}: {reason}: the repository does not exist or may require authorization")]
+    Denied { reference: String, reason: String },
+    #[error("cannot reach registry {registry}: {reason}")]
+    Unreachable { registry: String, reason: String },
+    #[error("registry {registry} answered with {answer}")]
+    Protocol { registry: String, answer: String },
+    #[error("{reference} has no image for {platform}")]
+    Platform { reference: String, platform: String },
+    #[error("{what} of {reference} does not match its digest")]
+    Digest { reference: String, what: &'static str },
+    #[error("{what} of {reference} is malformed: {source}")]
+    Malformed { reference: String, what: &'static str, source: serde_json::Error },
+    #[error("the transfer of {reference} broke off: {reason}")]
+    Transfer { reference: String, reason: String },
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the unpacking worker panicked")]
+    Worker,
+}
+
+impl PullError {
+    /// With the innermost cause: "connection refused" is what the user must read, not that connecting failed.
+    pub(super) fn unreachable(registry: String, error: impl std::error::Error) -> Self {
+        let mut reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            reason = inner.to_string();
+            cause = inner.source();
+        }
+        Self::Unreachable { registry, reason }
+    }
+}
+
+pub(super) async fn pull(
+    store: &Arc<Store>,
+    client: &Client,
+    reference: &Reference,
+    credentials: Option<&Credentials>,
+) -> Result<StoredImage, PullError> {
+    if reference.registry == LOCAL_REGISTRY {
+        return Err(PullError::NotFound(format!("{reference} (images of {LOCAL_REGISTRY} are made on this machine and never pulled)")));
+    }
+    let pull = Pull { reference, session: client.session(reference, credentials) };
+    let (top, manifest_bytes, manifest) = pull.manifest().await?;
+    let config_bytes = pull.document(&format!("blobs/{}", manifest.config.digest), &manifest.config.digest, "the configuration").await?;
+    let config: ImageConfig = pull.parse(&config_bytes, "the configuration")?;
+    if config.rootfs.diff_ids.len() != manifest.layers.len() {
+        return Err(pull.session_odd("a configuration that does not fit its layers"));
+    }
+    let layers = pull.layers(store, &manifest, &config).await?;
+    let id = store.write_blob(&config_bytes)?;
+    let manifest = store.write_blob(&manifest_bytes)?;
+    Ok(store.add(NewImage { id, manifest, top, reference: Some(reference), layers, config: &config, pinned: false })?)
+}
+
+struct Pull<'a> {
+    reference: &'a Reference,
+    session: Session<'a>,
+}
+
+impl Pull<'_> {
+    /// The digest that names the image, and this platform's manifest behind it.
+    async fn manifest(&self) -> Result<(Digest, Vec<u8>, Manifest), PullError> {
+        let bytes = self.bounded(self.session.get(&format!("manifests/{}", self.reference.selector()), &ACCEPTED).await?.into_body()).await?;
+        let top = Digest::of(&bytes);
+        if self.reference.digest.as_ref().is_some_and(|wanted| *wanted != top) {
+            return Err(self.mismatch("the manifest"));
+        }
+        match self.parse(&bytes, "the manifest")? {
+            Document::Manifest(manifest) => Ok((top, bytes, manifest)),
+            Document::Index(index) => {
+                let here = Platform::here();
+                let entry = index.select(&here).ok_or_else(|| PullError::Platform {
+                    reference: self.reference.to_string(),
+                    platform: format!("{}/{}", here.os, here.architecture),
+                })?;
+                let bytes = self.document(&format!("manifests/{}", entry.digest), &entry.digest, "the manifest").await?;
+                let manifest = self.parse(&bytes, "the manifest")?;
+                Ok((top, bytes, manifest))
+            }
+        }
+    }
+
+    /// Fetches what is missing, a few at a time; unpacks in order, each layer on its parents.
+    async fn layers(&self, store: &Arc<Store>, manifest: &Manifest, config: &ImageConfig) -> Result<Vec<Digest>, PullError> {
+        let mut chain: Vec<Digest> = Vec::new();
+        let mut ids = Vec::new();
+        for diff_id in &config.rootfs.diff_ids {
+            let id = Digest::chain(ids.last(), diff_id);
+            ids.push(id);
+        }
+        let wanted = manifest.layers.iter().zip(&ids).map(|(layer, id)| async move {
+            if store.has_layer(id) {
+                return Ok(None);
+            }
+            let file = Scratch(store.temporary());
+            self.fetch(layer, &file.0).await?;
+            Ok::<_, PullError>(Some(file))
+        });
+        let mut fetched = stream::iter(wanted).buffered(PARALLEL_LAYERS).boxed();
+        for diff_id in &config.rootfs.diff_ids {
+            let file = fetched.try_next().await?.flatten();
+            let (store, diff_id) = (store.clone(), diff_id.clone());
+            let unpacked = tokio::task::spawn_blocking(move || {
+                let open = || -> Result<std::fs::File, PullError> {
+                    let path = file.as_ref().map(|scratch| scratch.0.clone()).ok_or(PullError::Worker)?;
+                    Ok(std::fs::File::open(path).map_err(io_error("read a layer"))?)
+                };
+                unpack_layer::<_, PullError>(&store, &mut chain, &diff_id, open)?;
+                Ok::<_, PullError>(chain)
+            });
+            chain = unpacked.await.map_err(|_| PullError::Worker)??;
+        }
+        Ok(chain)
+    }
+
+    /// Streams a layer to a file, counting and hashing as it comes.
+    async fn fetch(&self, layer: &Descriptor, to: &Path) -> Result<(), PullError> {
+        let mut body = self.session.get(&format!("blobs/{}", layer.digest), &[]).await?.into_body();
+        let mut file = std::fs::File::create(to).map_err(io_error("write a layer"))?;
+        let (mut hash, mut size) = (Sha256::new(), 0u64);
+        while let Some(frame) = self.within_patience(body.frame()).await? {
+            let frame = frame.map_err(|e| self.broken(&e))?;
+            let Some(data) = frame.data_ref() else { continue };
+            size += data.len() as u64;
+            if size > layer.size {
+                return Err(self.mismatch("a layer"));
+            }
+            hash.update(data);
+            file.write_all(data).map_err(io_error("write a layer"))?;
+        }
+        match size == layer.size && Digest::finish(hash) == layer.digest {
+            true => Ok(()),
+            false => Err(self.mismatch("a layer")),
+        }
+    }
+
+    async fn document(&self, path: &str, digest: &Digest, what: &'static str) -> Result<Vec<u8>, PullError> {
+        let bytes = self.bounded(self.session.get(path, &ACCEPTED).await?.into_body()).await?;
+        if Digest::of(&bytes) == *digest { Ok(bytes) } else { Err(self.mismatch(what)) }
+    }
+
+    async fn bounded(&self, body: Incoming) -> Result<Vec<u8>, PullError> {
+        let collected = self.within_patience(Limited::new(body, MAX_DOCUMENT_BYTES).collect()).await?;
+        let collected = collected.map_err(|error| PullError::Transfer { reference: self.reference.to_string(), reason: error.to_string() })?;
+        Ok(collected.to_bytes().to_vec())
+    }
+
+    async fn within_patience<T>(&self, work: impl Future<Output = T>) -> Result<T, PullError> {
+        tokio::time::timeout(STALL_PATIENCE, work).await.map_err(|_| self.broken(&io::Error::from(io::ErrorKind::TimedOut)))
+    }
+
+    fn parse<T: for<'a> serde::Deserialize<'a>>(&self, bytes: &[u8], what: &'static str) -> Result<T, PullError> {
+        serde_json::from_slice(bytes).map_err(|source| PullError::Malformed { reference: self.reference.to_string(), what, source })
+    }
+
+    fn mismatch(&self, what: &'static str) -> PullError {
+        PullError::Digest { reference: self.reference.to_string(), what }
+    }
+
+    fn broken(&self, error: &dyn std::error::Error) -> PullError {
+        PullError::Transfer { reference: self.reference.to_string(), reason: error.to_string() }
+    }
+
+    fn session_odd(&self, answer: &str) -> PullError {
+        PullError::Protocol { registry: self.reference.registry.clone(), answer: answer.to_owned() }
+    }
+}
+
+/// A file that is gone when nobody needs it, however the pull ends.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = disk::remove(&self.0);
+    }
+}

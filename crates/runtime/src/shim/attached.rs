@@ -1,0 +1,168 @@
+//! A container's stdio as the shim holds it: the ends of its pipes or terminal, its log, and whoever is attached.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::logs::{Lines, LogFile, Stream};
+use super::process::{Console, Stdio};
+use super::protocol::ContainerSetup;
+
+/// What an attached client may fall behind before it is cut off; the container never waits for it.
+const ATTACH_BUFFER_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 64 << 10;
+
+/// One output of the container and those who listen to it.
+pub(super) struct Output {
+    source: Option<File>,
+    stream: Stream,
+    lines: Lines,
+    listeners: Vec<File>,
+}
+
+/// All of a container's stdio.
+pub(super) struct Attached {
+    log: Option<LogFile>,
+    /// The writing end of stdin, or the terminal.
+    stdin: Option<OwnedFd>,
+    tty: bool,
+    outputs: Vec<Output>,
+}
+
+impl Attached {
+    /// The shim's ends, and the container's.
+    pub(super) fn new(setup: &ContainerSetup, console: impl FnOnce() -> io::Result<Console>) -> io::Result<(Self, Stdio)> {
+        let log = setup.log_path.as_deref().map(LogFile::open).transpose()?;
+        if setup.tty {
+            let attached = Self { log, stdin: None, tty: true, outputs: Vec::new() };
+            return Ok((attached, Stdio::Terminal(console()?)));
+        }
+        let (stdin, stdin_child) = match setup.stdin {
+            true => {
+                let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+                (Some(writer), reader)
+            }
+            false => (None, OwnedFd::from(File::open("/dev/null")?)),
+        };
+        let (stdout, stdout_child) = output(Stream::Stdout)?;
+        let (stderr, stderr_child) = output(Stream::Stderr)?;
+        let attached = Self { log, stdin, tty: false, outputs: vec![stdout, stderr] };
+        Ok((attached, Stdio::Fds([stdin_child, stdout_child, stderr_child])))
+    }
+
+    pub(super) fn set_terminal(&mut self, terminal: OwnedFd) -> io::Result<()> {
+        let reader = terminal.try_clone()?;
+        rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+        self.outputs.push(Output { source: Some(reader.into()), stream: Stream::Stdout, lines: Lines::default(), listeners: Vec::new() });
+        self.stdin = Some(terminal);
+        Ok(())
+    }
+
+    /// The descriptors to watch, with their index for [`Attached::pump`].
+    pub(super) fn sources(&self) -> impl Iterator<Item = (usize, &File)> {
+        self.outputs.iter().enumerate().filter_map(|(index, output)| Some((index, output.source.as_ref()?)))
+    }
+
+    /// Moves what one output has ready to the log and the listeners. False when it is at its end.
+    pub(super) fn pump(&mut self, index: usize) -> io::Result<bool> {
+        let mut buffer = vec![0; READ_BYTES];
+        let Some(output) = self.outputs.get_mut(index) else { return Ok(false) };
+        loop {
+            let Some(source) = output.source.as_mut() else { return Ok(false) };
+            let read = match source.read(&mut buffer) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // A terminal whose last user is gone answers EIO.
+                Err(_) => 0,
+            };
+            let time = jiff::Timestamp::now().to_string();
+            let mut records = Vec::with_capacity(read + 256);
+            let bytes = buffer.get(..read).unwrap_or_default();
+            if read == 0 {
+                output.lines.finish(output.stream, &time, &mut records);
+            } else {
+                output.lines.feed(output.stream, bytes, &time, &mut records);
+                output.listeners.retain_mut(|listener| forward(listener, bytes));
+            }
+            if let Some(log) = &mut self.log {
+                log.write(&records)?;
+            }
+            if read == 0 {
+                output.listeners.clear();
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Lets go of an output that is at its end.
+    pub(super) fn close(&mut self, index: usize) -> Option<File> {
+        self.outputs.get_mut(index)?.source.take()
+    }
+
+    /// After the container's end: whatever is left in the pipes, then everybody is let go. Answers what is no longer watched.
+    pub(super) fn drain(&mut self) -> (io::Result<()>, Vec<File>) {
+        let mut outcome = Ok(());
+        for index in 0..self.outputs.len() {
+            // A process that escaped with the descriptor could hold it open for ever: only what is there now counts.
+            outcome = outcome.and(self.pump(index).map(drop));
+        }
+        let mut closed = Vec::new();
+        for output in &mut self.outputs {
+            let mut records = Vec::new();
+            output.lines.finish(output.stream, &jiff::Timestamp::now().to_string(), &mut records);
+            if let Some(log) = &mut self.log {
+                outcome = outcome.and(log.write(&records));
+            }
+            closed.extend(output.source.take());
+            output.listeners.clear();
+        }
+        self.stdin = None;
+        (outcome, closed)
+    }
+
+    pub(super) fn reopen_log(&mut self) -> io::Result<()> {
+        self.log.as_mut().map_or(Ok(()), LogFile::reopen)
+    }
+
+    pub(super) fn close_stdin(&mut self) {
+        if !self.tty {
+            self.stdin = None;
+        }
+    }
+
+    /// Descriptors for a client: where to write stdin, where to read stdout and stderr.
+    pub(super) fn attach(&mut self, stdin: bool, stdout: bool, stderr: bool) -> Result<Vec<OwnedFd>, String> {
+        let mut fds = Vec::new();
+        if stdin || self.tty {
+            let held = self.stdin.as_ref().ok_or("the container's stdin is not open")?;
+            fds.push(held.try_clone().map_err(|e| e.to_string())?);
+        }
+        for (wanted, stream) in [(stdout, Stream::Stdout), (stderr && !self.tty, Stream::Stderr)] {
+            if !wanted {
+                continue;
+            }
+            let output = self.outputs.iter_mut().find(|output| output.stream == stream).ok_or("the container has no such output")?;
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| e.to_string())?;
+            let _ = rustix::pipe::fcntl_setpipe_size(&writer, ATTACH_BUFFER_BYTES);
+            output.listeners.push(writer.into());
+            fds.push(reader);
+        }
+        Ok(fds)
+    }
+}
+
+fn output(stream: Stream) -> io::Result<(Output, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::fs::fcntl_setfl(reader.as_fd(), OFlags::NONBLOCK)?;
+    Ok((Output { source: Some(reader.into()), stream, lines: Lines::default(), listeners: Vec::new() }, writer))
+}
+
+/// False when the listener is gone or too far behind.
+fn forward(listener: &mut File, bytes: &[u8]) -> bool {
+    use std::io::Write;
+    listener.write_all(bytes).is_ok()
+}
