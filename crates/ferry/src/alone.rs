@@ -147,8 +147,7 @@ pub(crate) async fn serve_cri(path: &Path, runtime: Arc<runtime::Runtime>, drain
     let _ = std::fs::remove_file(path);
     let listener = tokio::net::UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
-    cri::serve(runtime).serve_with_incoming_shutdown(incoming, drain.cancelled_owned()).await?;
+    cri::serve_unix(listener, runtime, drain.cancelled_owned()).await?;
     let _ = std::fs::remove_file(path);
     Ok(())
 }
@@ -160,6 +159,6 @@ pub(crate) async fn dns(options: cli::Dns) -> Result<()> {
     };
     let drain = until_signalled()?;
     let informers = Informers::new(client, drain.clone());
-    let config = dns::DnsConfig { listen: options.listen, domain: options.cluster_domain, ..dns::DnsConfig::default() };
+    let config = dns::DnsConfig::new(options.listen, &options.cluster_domain);
     Ok(dns::run(config, informers, || (), drain).await?)
 }

@@ -133,7 +133,7 @@ fn is_usable(identity: &Identity, addresses: &[IpAddr]) -> bool {
     let soon = jiff::Timestamp::now().as_second() + RENEW_BEFORE_DAYS * 24 * 3600;
     let names = certificate.subject_alternative_name().ok().flatten();
     let known: Vec<IpAddr> = names.iter().flat_map(|n| &n.value.general_names).filter_map(|name| match name {
-        x509_parser::extensions::GeneralName::IPAddress(&[a, b, c, d]) => Some(IpAddr::from([a, b, c, d])),
+        x509_parser::extensions::GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from),
         _ => None,
     }).collect();
     until > soon && addresses.iter().filter(|a| a.is_ipv4()).all(|address| known.contains(address))
