@@ -79,7 +79,8 @@ pub async fn run(config: DnsConfig, informers: Informers, ready: impl FnOnce(), 
     if drain.run_until_cancelled(synced).await.is_none() {
         return Ok(());
     }
-    let server = Server::new(zone, upstreams(&config));
+    let upstreams = upstreams(&config, &zone.read());
+    let server = Server::new(zone, upstreams);
     tasks.spawn(server.clone().udp(udp));
     tasks.spawn(server.tcp(tcp));
     match drain.run_until_cancelled(tasks.join_next()).await {
@@ -89,11 +90,20 @@ pub async fn run(config: DnsConfig, informers: Informers, ready: impl FnOnce(), 
     }
 }
 
-fn upstreams(config: &DnsConfig) -> Vec<SocketAddr> {
-    if !config.upstreams.is_empty() {
-        return config.upstreams.clone();
+fn upstreams(config: &DnsConfig, zone: &Zone) -> Vec<SocketAddr> {
+    let mut upstreams = config.upstreams.clone();
+    if upstreams.is_empty() {
+        upstreams = resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
     }
-    resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+    // In a pod that is told to resolve through the cluster, questions would come back for ever.
+    upstreams.retain(|upstream| {
+        let ours = zone.is_service(upstream.ip());
+        if ours {
+            tracing::warn!(%upstream, "not used as an upstream resolver, it is a service of this cluster");
+        }
+        !ours
+    });
+    upstreams
 }
 
 /// A zone that changes as the informers' objects do.

@@ -145,6 +145,10 @@ impl Zone {
         self.namespaces.contains(name)
     }
 
+    pub(crate) fn is_service(&self, address: IpAddr) -> bool {
+        self.by_cluster_ip.contains_key(&address)
+    }
+
     /// Names under the domain that lead to `address`: services first, else endpoints.
     pub(crate) fn names_of(&self, address: IpAddr) -> Vec<Vec<String>> {
         let service = |key: &Key| vec![key.name.clone(), key.namespace.clone(), "svc".into()];

@@ -95,9 +95,14 @@ fn free_port() -> SocketAddr {
 }
 
 async fn start() -> Running {
+    let upstream = upstream().await;
+    start_with(vec![upstream]).await
+}
+
+async fn start_with(upstreams: Vec<SocketAddr>) -> Running {
     let drain = Drain::new();
     let mut config = DnsConfig::new(free_port(), "cluster.local");
-    config.upstreams = vec![upstream().await];
+    config.upstreams = upstreams;
     (config.health, config.readiness) = (Some(free_port()), Some(free_port()));
     let (address, readiness) = (config.listen, config.readiness.unwrap());
     let (ready, is_ready) = oneshot::channel();
@@ -176,6 +181,16 @@ async fn other_names_are_asked_upstream_and_aliases_followed() {
     let big = question("big.example.org.", RecordType::A);
     assert!(over_udp(running.address, &big).await.metadata.truncation, "the client decides to ask again");
     assert_eq!(data(&over_tcp(running.address, &big).await), ["192.0.2.80"]);
+    running.drain.cancel();
+    running.server.await.unwrap().unwrap();
+}
+
+/// As in a pod whose resolver is the cluster DNS itself.
+#[tokio::test]
+async fn the_cluster_is_never_its_own_upstream() {
+    let running = start_with(vec![SocketAddr::from(([10, 96, 0, 5], 53))]).await;
+    let response = over_udp(running.address, &question("www.example.org.", RecordType::A)).await;
+    assert_eq!(response.metadata.response_code, ResponseCode::ServFail);
     running.drain.cancel();
     running.server.await.unwrap().unwrap();
 }

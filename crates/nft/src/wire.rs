@@ -89,6 +89,11 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
     })
 }
 
+/// What follows the netfilter header of a message.
+pub(crate) fn body<'a>(message: &Received<'a>) -> &'a [u8] {
+    message.payload.get(4..).unwrap_or_default()
+}
+
 /// Type and value of each attribute.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {

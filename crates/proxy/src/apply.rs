@@ -2,24 +2,28 @@
 
 use std::collections::HashSet;
 
-use nft::{ApplyError, Batch, Element, Socket};
+use nft::{ApplyError, Batch, Conntrack, ConntrackError, Element, Socket};
 
 use crate::plan::Node;
 use crate::ruleset::{self, TABLE};
 use crate::slot::{Pick, Slot, Value};
+use crate::stale;
 use crate::table::{Table, Transaction};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     #[error("cannot program services")]
     Kernel(#[from] ApplyError),
+    #[error("cannot follow tracked flows")]
+    Conntrack(#[from] ConntrackError),
     #[error("the proxy's worker panicked")]
     Panicked(#[source] tokio::task::JoinError),
 }
 
-/// A socket to the kernel, and which chains it has.
+/// Sockets to the kernel, in the network namespace of the thread that opened them, and which chains it has.
 pub struct Applier {
     socket: Socket,
+    conntrack: Conntrack,
     node: Node,
     picks: HashSet<Pick>,
     /// Whether the kernel's table is what our transactions made it.
@@ -28,22 +32,34 @@ pub struct Applier {
 
 impl Applier {
     pub fn open(node: Node) -> Result<Self, ProxyError> {
-        Ok(Self { socket: Socket::open()?, node, picks: HashSet::new(), in_step: false })
+        let (socket, conntrack) = (Socket::open()?, Conntrack::open()?);
+        Ok(Self { socket, conntrack, node, picks: HashSet::new(), in_step: false })
     }
 
     /// Brings the kernel to `table`: by its changes, or as a whole at first and whenever the kernel refuses them, which means
     /// that someone else has changed it.
     pub fn sync(&mut self, table: &mut Table) -> Result<(), ProxyError> {
-        if self.in_step {
-            match self.change(&table.take_changes()) {
-                Ok(()) => return Ok(()),
-                Err(error) => tracing::warn!(%error, "service table differs from the kernel's, writing it anew"),
+        let mut changes = if self.in_step { table.take_changes() } else { table.take_all() };
+        if !self.in_step || !self.try_change(&changes) {
+            if self.in_step {
+                changes = table.take_all();
             }
+            self.in_step = false;
+            self.replace(&changes)?;
+            self.in_step = true;
         }
-        self.in_step = false;
-        self.replace(&table.take_all())?;
-        self.in_step = true;
+        if let Err(error) = stale::forget(&mut self.conntrack, table, &changes.udp_services()) {
+            tracing::warn!(%error, "flows to endpoints that are gone may go on until their clients pause");
+        }
         Ok(())
+    }
+
+    fn try_change(&mut self, changes: &Transaction) -> bool {
+        let outcome = self.change(changes);
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, "service table differs from the kernel's, writing it anew");
+        }
+        outcome.is_ok()
     }
 
     fn change(&mut self, transaction: &Transaction) -> Result<(), ApplyError> {

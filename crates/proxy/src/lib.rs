@@ -12,6 +12,7 @@ mod plan;
 mod ruleset;
 mod run;
 mod slot;
+mod stale;
 mod table;
 
 pub use apply::{Applier, ProxyError, cleanup};

@@ -1,10 +1,11 @@
 //! The whole service table, and what changed since the kernel was last told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddrV4;
 
 use client::Key;
 
-use crate::slot::{Slot, Value};
+use crate::slot::{Scope, ServiceKey, Slot, Value};
 
 /// What all services need. A slot that several services claim is with one of them; when that one lets go, the oldest of the others gets it.
 #[derive(Default)]
@@ -38,6 +39,16 @@ pub struct Transaction {
 impl Transaction {
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.add.is_empty()
+    }
+
+    /// Services over UDP whose endpoints are not what they were.
+    pub fn udp_services(&self) -> HashSet<ServiceKey> {
+        const UDP: u8 = 17;
+        let key = |(slot, _): &(Slot, Value)| match slot {
+            Slot::Service(_, key) | Slot::Endpoint(_, key, _) | Slot::Reject(key) => Some(*key),
+            _ => None,
+        };
+        self.remove.iter().chain(&self.add).filter_map(key).filter(|key| key.protocol == UDP).collect()
     }
 }
 
@@ -110,6 +121,14 @@ impl Table {
         transaction
     }
 
+    /// Where a service's packets may go by now.
+    pub fn endpoints(&self, key: &ServiceKey) -> HashSet<SocketAddrV4> {
+        let scopes = [Scope::Cluster, Scope::ExternalLocal];
+        let of = |scope| (0..).map_while(move |index| self.value(&Slot::Endpoint(scope, *key, index)));
+        let to = |value| if let Value::To(to) = value { Some(to) } else { None };
+        scopes.into_iter().flat_map(of).filter_map(to).collect()
+    }
+
     /// Everything, for a kernel that has nothing; it is taken to have it all afterwards.
     pub fn take_all(&mut self) -> Transaction {
         self.before.clear();
@@ -121,10 +140,9 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddrV4};
+    use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::slot::{Scope, ServiceKey};
 
     fn plan(address: u8, endpoints: &[u8]) -> Vec<(Slot, Value)> {
         let key = ServiceKey { address: Ipv4Addr::new(10, 96, 0, address), protocol: 6, port: 80 };

@@ -1,11 +1,11 @@
 //! Real connections through service addresses, between network namespaces.
-#![allow(clippy::unwrap_used)] // clippy lets only #[test] functions unwrap, and these tests share theirs.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // clippy lets only #[test] functions do so; these share theirs.
 
 mod support;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -98,10 +98,18 @@ impl Site {
     }
 
     fn set_with_status(&mut self, name: &str, spec: Value, endpoints: &[&str], status: Value) {
-        let service: Service =
-            serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap();
+        let service = serde_json::from_value(json!({ "metadata": {}, "spec": spec, "status": status })).unwrap();
+        self.program(name, &service, slice(endpoints, "TCP"));
+    }
+
+    fn set_protocol(&mut self, name: &str, spec: Value, endpoints: &[&str], protocol: &str) {
+        let service = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+        self.program(name, &service, slice(endpoints, protocol));
+    }
+
+    fn program(&mut self, name: &str, service: &Service, slice: Arc<EndpointSlice>) {
         let node = Node { name: "here".into(), pod_cidr: None };
-        self.table.set(&Key::new("default", name), plan(&service, &[slice(endpoints)], &node));
+        self.table.set(&Key::new("default", name), plan(service, &[slice], &node));
         self.sync();
     }
 
@@ -110,13 +118,13 @@ impl Site {
     }
 }
 
-fn slice(endpoints: &[&str]) -> Arc<EndpointSlice> {
+fn slice(endpoints: &[&str], protocol: &str) -> Arc<EndpointSlice> {
     let endpoint = |text: &&str| {
         let (address, node) = text.split_once('@').unwrap_or((text, "here"));
         json!({ "addresses": [address], "nodeName": node })
     };
     let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
-    let slice = json!({ "metadata": {}, "addressType": "IPv4", "ports": [{ "name": "", "port": 8080 }], "endpoints": endpoints });
+    let slice = json!({ "metadata": {}, "addressType": "IPv4", "ports": [{ "name": "", "port": 8080, "protocol": protocol }], "endpoints": endpoints });
     Arc::new(serde_json::from_value(slice).unwrap())
 }
 
@@ -144,7 +152,21 @@ const B: &str = "10.244.0.3";
 
 #[test]
 fn a_cluster_ip_answers_pods_the_node_and_the_pod_behind_it() {
+    cluster_ip("0");
+}
+
+/// Bridge netfilter is not ours to switch off; translated packets then take another way through the bridge.
+#[test]
+fn a_cluster_ip_answers_with_bridge_netfilter_too() {
+    cluster_ip("1");
+}
+
+fn cluster_ip(bridge_netfilter: &str) {
     site(|site| {
+        let setting = Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables");
+        if setting.exists() {
+            std::fs::write(setting, bridge_netfilter).unwrap();
+        }
         site.set("web", spec(5, json!({})), &[B]);
         assert_eq!(site.a.run(|| ask(vip(5))).join().unwrap(), "b saw 10.244.0.2", "another pod");
         assert_eq!(site.b.run(|| ask(vip(5))).join().unwrap(), "b saw 10.244.0.1", "itself, masqueraded");
@@ -266,6 +288,50 @@ fn client_affinity_lasts_until_the_endpoint_goes() {
     });
 }
 
+/// A client with one socket, as resolvers and media servers are.
+#[test]
+fn udp_clients_follow_the_endpoints_though_their_port_stays() {
+    site(|site| {
+        for (pod, name) in [(&site.a, "a"), (&site.b, "b")] {
+            let serve = move || {
+                let socket = UdpSocket::bind("0.0.0.0:8080").unwrap();
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 16];
+                    while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                        socket.send_to(name.as_bytes(), peer).unwrap();
+                    }
+                });
+            };
+            pod.run(serve).join().unwrap();
+        }
+        let open = || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            socket
+        };
+        let (client, outside) =
+            (Arc::new(site.a.run(open).join().unwrap()), Arc::new(site.world.run(open).join().unwrap()));
+        let ask = |socket: &UdpSocket, to: SocketAddr| {
+            let mut buffer = [0; 16];
+            let answer = socket.send_to(b"?", to).and_then(|_| socket.recv(&mut buffer));
+            answer
+                .map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned())
+                .unwrap_or_else(|_| "nothing".into())
+        };
+        let udp = json!({ "ports": [{ "port": 80, "nodePort": 30080, "protocol": "UDP" }] });
+        let node_port = SocketAddr::from(([192, 0, 2, 1], 30080));
+        // Before there is a service the packets are tracked as they are.
+        assert_eq!(ask(&client, vip(5)), "nothing");
+        for (endpoint, want) in [(A, "a"), (B, "b"), (A, "a")] {
+            site.set_protocol("udp", spec(5, udp.clone()), &[endpoint], "UDP");
+            assert_eq!(ask(&client, vip(5)), want);
+            assert_eq!(ask(&outside, node_port), want);
+        }
+        site.set_protocol("udp", spec(5, udp), &[], "UDP");
+        assert_eq!(ask(&client, vip(5)), "nothing");
+    });
+}
+
 #[test]
 fn a_table_that_someone_else_removed_is_written_anew() {
     site(|site| {
@@ -289,7 +355,7 @@ fn tens_of_thousands_of_services_load_at_once_and_change_one_by_one() {
             )
             .unwrap()
         };
-        let endpoints = [slice(&[A, B])];
+        let endpoints = [slice(&[A, B], "TCP")];
         for n in 0..SERVICES {
             site.table.set(&Key::new("default", n.to_string()), plan(&service(n), &endpoints, &node));
         }
