@@ -4,6 +4,7 @@ pub mod decode;
 pub mod field;
 pub mod object;
 pub mod patch;
+pub mod protobuf;
 pub mod quantity;
 pub mod resources;
 pub mod schema;

@@ -47,7 +47,11 @@ pub struct Field {
     pub name: Cow<'static, str>,
     /// The protobuf field number; 0 where the field has no protobuf form.
     pub tag: u32,
+    /// The number of the message this field is part of in protobuf, though not in JSON; 0 where there is none.
+    pub outer: u32,
     pub required: bool,
+    /// Zero differs from absent.
+    pub nullable: bool,
     pub shape: Shape,
     pub topology: Topology,
     pub patch: Patch,
@@ -100,10 +104,12 @@ impl Patch {
 }
 
 /// A generated field, in one line of the table.
+#[allow(clippy::too_many_arguments)]
 const fn field(
     name: &'static str,
-    tag: u32,
+    (outer, tag): (u32, u32),
     required: bool,
+    nullable: bool,
     shape: Shape,
     topology: Topology,
     patch: Patch,
@@ -113,7 +119,7 @@ const fn field(
         Some(text) => Some(Cow::Borrowed(text)),
         None => None,
     };
-    Field { name: Cow::Borrowed(name), tag, required, shape, topology, patch, default }
+    Field { name: Cow::Borrowed(name), tag, outer, required, nullable, shape, topology, patch, default }
 }
 
 /// The type of a built-in kind.

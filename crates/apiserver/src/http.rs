@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use api::{ApiError, Object};
+use api::{ApiError, Object, schema};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -225,6 +225,25 @@ pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
     }
 }
 
+/// An enveloped protobuf object of any built-in kind.
+fn protobuf(bytes: &[u8]) -> Result<Object, ApiError> {
+    let refuse = |error: api::protobuf::ProtobufError| ApiError::bad_request(format!("the object provided is unrecognized: {error}"));
+    let envelope = api::protobuf::open(bytes).map_err(refuse)?;
+    let (group, version) = envelope.api_version.split_once('/').unwrap_or(("", &envelope.api_version));
+    let schema = schema::of_kind(group, version, &envelope.kind).or_else(|| {
+        // Options are part of no group of their own.
+        schema::named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{}", envelope.kind))
+    });
+    let schema = schema.ok_or_else(|| {
+        let (kind, version) = (&envelope.kind, &envelope.api_version);
+        ApiError::bad_request(format!("no kind {kind:?} is registered for version {version:?}"))
+    })?;
+    let mut object = api::protobuf::decode(envelope.raw, schema).map_err(refuse)?;
+    object.insert("kind".into(), envelope.kind.into());
+    object.insert("apiVersion".into(), envelope.api_version.into());
+    Ok(object)
+}
+
 /// Reads an object from a request body in any accepted encoding.
 pub fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiError> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
@@ -233,10 +252,11 @@ pub fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiErr
         "application/json" | "" => serde_json::from_slice(bytes)
             .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?,
         "application/yaml" | "text/yaml" => yaml(bytes)?,
+        "application/vnd.kubernetes.protobuf" => return protobuf(bytes),
         other => {
             return Err(ApiError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml (got {other})"
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf (got {other})"
             )));
         }
     };

@@ -26,6 +26,8 @@ pub(crate) struct Field {
     pub(crate) required: bool,
     pub(crate) shape: Shape,
     pub(crate) tag: u32,
+    /// The tag of the message this field is inlined from; 0 where it is the type's own.
+    pub(crate) outer: u32,
     pub(crate) markers: BTreeMap<String, Vec<String>>,
 }
 
@@ -75,8 +77,8 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
                     let rust_name = rust_name.trim_start_matches("r#").to_owned();
                     let (required, shape) = shape_of(&field.ty)?;
                     let name = json_names.get(&rust_name).with_context(|| format!("no JSON name for {rust_name}"))?;
-                    let (doc, markers, tag) = (doc_of(&field.attrs), BTreeMap::new(), 0);
-                    fields.push(Field { name: name.clone(), rust_name, doc, required, shape, tag, markers });
+                    let (doc, markers) = (doc_of(&field.attrs), BTreeMap::new());
+                    fields.push(Field { name: name.clone(), rust_name, doc, required, shape, tag: 0, outer: 0, markers });
                 }
                 let path = format!("{module}::{}", item.ident);
                 definition =
@@ -111,7 +113,7 @@ fn with_type_meta(mut definition: Definition) -> Definition {
             let (name, doc) = (name.to_owned(), doc.to_owned());
             let shape = Shape::Scalar("String");
             let markers = BTreeMap::new();
-            let field = Field { rust_name: name.clone(), name, doc, required: false, shape, tag: 0, markers };
+            let field = Field { rust_name: name.clone(), name, doc, required: false, shape, tag: 0, outer: 0, markers };
             definition.fields.insert(index, field);
         }
     }

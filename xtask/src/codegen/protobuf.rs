@@ -7,7 +7,15 @@ use anyhow::{Context as _, Result};
 
 use super::openapi::Definition;
 
-type Fields = BTreeMap<String, (u32, BTreeMap<String, Vec<String>>)>;
+type Fields = BTreeMap<String, Known>;
+
+/// What k8s-pb says of a field.
+struct Known {
+    tag: u32,
+    markers: BTreeMap<String, Vec<String>>,
+    /// The message it holds, if it holds one.
+    message: Option<String>,
+}
 
 /// Adds what k8s-pb knows to each definition. A type or field it lacks keeps tag 0: it has no protobuf form.
 pub(crate) fn annotate(definitions: &mut [Definition], root: &Path) -> Result<()> {
@@ -20,9 +28,18 @@ pub(crate) fn annotate(definitions: &mut [Definition], root: &Path) -> Result<()
             files.insert(module.to_owned(), structs);
         }
         let Some(known) = files.get(module).and_then(|structs| structs.get(&fold(name))) else { continue };
+        // What Go inlines into JSON is a message of its own in protobuf: `Volume.volumeSource`, `Probe.handler`.
+        let own: Vec<String> = definition.fields.iter().map(|field| fold(&field.rust_name)).collect();
+        let inlined: Vec<(u32, &Fields)> = known
+            .iter()
+            .filter(|(name, _)| !own.contains(name))
+            .filter_map(|(_, field)| Some((field.tag, files.get(module)?.get(field.message.as_ref()?)?)))
+            .collect();
         for field in &mut definition.fields {
-            if let Some((tag, markers)) = known.get(&fold(&field.rust_name)) {
-                (field.tag, field.markers) = (*tag, markers.clone());
+            let name = fold(&field.rust_name);
+            let nested = || inlined.iter().find_map(|(outer, fields)| Some((*outer, fields.get(&name)?)));
+            if let Some((outer, found)) = known.get(&name).map(|found| (0, found)).or_else(nested) {
+                (field.tag, field.outer, field.markers) = (found.tag, outer, found.markers.clone());
             }
         }
     }
@@ -41,11 +58,25 @@ fn structs(text: &str) -> Result<BTreeMap<String, Fields>> {
         let mut fields = Fields::new();
         for field in &item.fields {
             let Some(ident) = &field.ident else { continue };
-            fields.insert(fold(&ident.to_string()), (tag(&field.attrs), markers(&field.attrs)));
+            let known = Known { tag: tag(&field.attrs), markers: markers(&field.attrs), message: message(&field.ty) };
+            fields.insert(fold(&ident.to_string()), known);
         }
         all.insert(fold(&item.ident.to_string()), fields);
     }
     Ok(all)
+}
+
+/// `Option<VolumeSource>` holds a `VolumeSource`.
+fn message(ty: &syn::Type) -> Option<String> {
+    let syn::Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last()?;
+    match &last.arguments {
+        syn::PathArguments::AngleBracketed(list) => list.args.iter().find_map(|argument| match argument {
+            syn::GenericArgument::Type(inner) => message(inner),
+            _ => None,
+        }),
+        _ => Some(fold(&last.ident.to_string())),
+    }
 }
 
 fn tag(attributes: &[syn::Attribute]) -> u32 {

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use super::openapi::{Definition, Field, Shape};
 
+/// Type names with their fields whose zero differs from their absence.
+static POINTERS: &str = include_str!("pointers.txt");
+
 pub(crate) fn tables(definitions: &[Definition]) -> String {
     let names: BTreeMap<&str, String> = definitions.iter().map(|d| (d.path.as_str(), static_name(&d.name))).collect();
     let mut out = String::from(
@@ -18,7 +21,8 @@ pub(crate) fn tables(definitions: &[Definition]) -> String {
         let name = static_name(&definition.name);
         let _ = writeln!(out, "pub static {name}: Type = Type {{ name: Cow::Borrowed({:?}), fields: Cow::Borrowed(&[", definition.name);
         for field in &definition.fields {
-            let _ = writeln!(out, "{},", render_field(field, &names));
+            let nullable = is_pointer(&definition.name, &field.name);
+            let _ = writeln!(out, "{},", render_field(field, nullable, &names));
         }
         out.push_str("]) };\n");
     }
@@ -48,7 +52,12 @@ pub(crate) fn docs(definitions: &[Definition]) -> String {
     out
 }
 
-fn render_field(field: &Field, names: &BTreeMap<&str, String>) -> String {
+fn is_pointer(type_name: &str, field: &str) -> bool {
+    let line = POINTERS.lines().find(|line| line.split(' ').next() == Some(type_name));
+    line.is_some_and(|line| line.split(' ').skip(1).any(|name| name == field))
+}
+
+fn render_field(field: &Field, nullable: bool, names: &BTreeMap<&str, String>) -> String {
     let marker = |name: &str| field.markers.get(name).and_then(|values| values.first()).map(String::as_str);
     let shape = render_shape(&field.shape, names);
     let topology = match (marker("listType"), marker("mapType"), marker("structType")) {
@@ -71,7 +80,8 @@ fn render_field(field: &Field, names: &BTreeMap<&str, String>) -> String {
         Some(value) if !value.starts_with("ref(") => format!("Some({value:?})"),
         _ => "None".to_owned(),
     };
-    format!("field({:?}, {}, {}, {shape}, {topology}, {patch}, {default})", field.name, field.tag, field.required)
+    let (name, tag, outer, required) = (&field.name, field.tag, field.outer, field.required);
+    format!("field({name:?}, ({outer}, {tag}), {required}, {nullable}, {shape}, {topology}, {patch}, {default})")
 }
 
 fn render_shape(shape: &Shape, names: &BTreeMap<&str, String>) -> String {
