@@ -17,16 +17,18 @@ pub(crate) const TABLES: &str = "crates/api/src/schema/generated.rs";
 pub(crate) const DOCS: &str = "crates/api/src/schema/docs.zst";
 
 pub(crate) fn run() -> Result<()> {
-    let root = workspace_root()?;
-    let mut types = openapi::read(&crate_source("k8s-openapi")?.join("src/v1_36"))?;
-    protobuf::annotate(&mut types, &crate_source("k8s-pb")?.join("src"))?;
-    std::fs::write(root.join(TABLES), render::tables(&types))?;
-    std::fs::write(root.join(DOCS), zstd::encode_all(render::docs(&types).as_bytes(), 19)?)?;
+    let root = crate::root()?;
+    let (tables, docs) = generate()?;
+    std::fs::write(root.join(TABLES), tables)?;
+    std::fs::write(root.join(DOCS), docs)?;
     Ok(())
 }
 
-fn workspace_root() -> Result<PathBuf> {
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent folder")?.to_owned())
+/// The two files, as they should be.
+pub(crate) fn generate() -> Result<(String, Vec<u8>)> {
+    let mut types = openapi::read(&crate_source("k8s-openapi")?.join("src/v1_36"))?;
+    protobuf::annotate(&mut types, &crate_source("k8s-pb")?.join("src"))?;
+    Ok((render::tables(&types), zstd::encode_all(render::docs(&types).as_bytes(), 19)?))
 }
 
 /// Where cargo keeps the sources of a dependency.

@@ -1,12 +1,41 @@
 //! Chores of the repository: `cargo xtask codegen|tidy|test|bench`.
 
 mod codegen;
+mod packages;
+mod test;
+mod tidy;
 
-use anyhow::{Result, bail};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-fn main() -> Result<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("codegen") => codegen::run(),
-        other => bail!("usage: cargo xtask codegen|tidy|test|bench (got {})", other.unwrap_or("nothing")),
+use anyhow::{Context as _, Result, bail};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["codegen"] => codegen::run(),
+        ["tidy"] => tidy::run(),
+        ["test", only @ ..] => test::run(only),
+        other => bail!(
+            "usage: cargo xtask codegen    write the schema tables\n       \
+             cargo xtask tidy       check the rules of the house\n       \
+             cargo xtask test [STEP…]  install what tests need, then run fmt, clippy, tidy, unit and end-to-end tests\n\
+             (got {other:?})"
+        ),
+    }
+}
+
+fn root() -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent folder")?.to_owned())
 }

@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn quantities_are_made_canonical() {
-        let mut value = json!({"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": 0.5}}}]}}}});
+        let mut value =
+            json!({"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": 0.5}}}]}}}});
         conform(&mut value, deployment()).unwrap();
         assert_eq!(value["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"], "500m");
     }

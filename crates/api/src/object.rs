@@ -121,8 +121,7 @@ mod tests {
 
     #[test]
     fn canonical_bytes_put_type_and_metadata_first() {
-        let Value::Object(object) =
-            json!({"apiVersion": "v1", "data": {"a": "1"}, "kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": "7"}})
+        let Value::Object(object) = json!({"apiVersion": "v1", "data": {"a": "1"}, "kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": "7"}})
         else {
             unreachable!()
         };

@@ -218,7 +218,9 @@ fn scalar(shape: &Shape, raw: &Raw<'_>, depth: usize) -> Result<Value> {
         // Negative 32-bit numbers are sent sign-extended.
         (Shape::Int32, Raw::Number(number)) => (*number as i32).into(),
         (Shape::Int64, Raw::Number(number)) => (*number as i64).into(),
-        (Shape::Double, Raw::Number(bits)) => Number::from_f64(f64::from_bits(*bits)).map_or(Value::Null, Value::Number),
+        (Shape::Double, Raw::Number(bits)) => {
+            Number::from_f64(f64::from_bits(*bits)).map_or(Value::Null, Value::Number)
+        }
         (Shape::String, Raw::Bytes(bytes)) => utf8(bytes)?.into(),
         (Shape::Bytes, Raw::Bytes(bytes)) => STANDARD.encode(bytes).into(),
         (Shape::Object(schema), Raw::Bytes(bytes)) => {
@@ -306,7 +308,10 @@ mod tests {
         let data = field(2, &[field(1, b"a"), field(2, b"b")].concat());
         let bytes = [field(1, &field(1, b"x")), data].concat();
         let schema = crate::schema::of_kind("", "v1", "ConfigMap").unwrap();
-        assert_eq!(Value::Object(decode(&bytes, schema).unwrap()), json!({"metadata": {"name": "x"}, "data": {"a": "b"}}));
+        assert_eq!(
+            Value::Object(decode(&bytes, schema).unwrap()),
+            json!({"metadata": {"name": "x"}, "data": {"a": "b"}})
+        );
     }
 
     #[test]
@@ -331,7 +336,9 @@ mod tests {
     #[test]
     fn hostile_bytes_are_refused() {
         let schema = crate::schema::of_kind("", "v1", "Pod").unwrap();
-        for bad in [&b"\x0a\xff\xff\xff\xff\x0f"[..], b"\x0a\x05ab", b"\x0f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+        for bad in
+            [&b"\x0a\xff\xff\xff\xff\x0f"[..], b"\x0a\x05ab", b"\x0f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
+        {
             assert!(decode(bad, schema).is_err(), "{bad:?}");
         }
         assert!(open(b"nope").is_err());

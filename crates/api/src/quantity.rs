@@ -22,9 +22,8 @@ enum Format {
 #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
 pub struct QuantityError;
 
-const DECIMAL: [(&str, i32); 11] = [
-    ("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9), ("K", 3),
-];
+const DECIMAL: [(&str, i32); 11] =
+    [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9), ("K", 3)];
 const BINARY: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
 
 impl Quantity {
@@ -40,7 +39,8 @@ impl Quantity {
         if let Some((_, power)) = DECIMAL.iter().take(10).find(|(name, _)| *name == suffix) {
             return Ok(Self { nanos: scaled(number, *power)?, format: Format::DecimalSi });
         }
-        let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError)?.parse::<i32>().map_err(|_| QuantityError)?;
+        let exponent =
+            suffix.strip_prefix(['e', 'E']).ok_or(QuantityError)?.parse::<i32>().map_err(|_| QuantityError)?;
         Ok(Self { nanos: scaled(number, exponent.clamp(-40, 40))?, format: Format::DecimalExponent })
     }
 

@@ -73,9 +73,11 @@ impl Selector {
 
     /// Exactly these labels, as a Service or ReplicationController selects.
     pub fn from_labels(labels: &Labels) -> Self {
-        let requirements = labels
-            .iter()
-            .map(|(key, value)| Requirement { key: key.clone(), operator: Operator::In, values: vec![value.clone()] });
+        let requirements = labels.iter().map(|(key, value)| Requirement {
+            key: key.clone(),
+            operator: Operator::In,
+            values: vec![value.clone()],
+        });
         Self { requirements: requirements.collect(), nothing: false }
     }
 
@@ -281,7 +283,8 @@ mod tests {
 
     #[track_caller]
     fn check(selector: &str, labels: &str, want: bool) {
-        let labels: Labels = labels.split(',').filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
+        let labels: Labels =
+            labels.split(',').filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
         assert_eq!(Selector::parse(selector).unwrap().matches(&labels), want, "{selector}");
     }
 

@@ -7,7 +7,7 @@ mod service_account;
 
 use std::sync::Arc;
 
-use api::{ApiError, Object, UserInfo};
+use api::{ApiError, Object};
 use serde_json::json;
 
 use crate::registry::Served;
@@ -27,7 +27,6 @@ pub(crate) struct Attributes<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
     pub(crate) subresource: &'a str,
-    pub(crate) user: &'a UserInfo,
     pub(crate) dry_run: bool,
 }
 

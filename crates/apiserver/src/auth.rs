@@ -1,11 +1,12 @@
 //! Who a request is from, and whether they may.
 
+mod impersonation;
 pub(crate) mod rbac;
-pub mod tokens;
+pub(crate) mod tokens;
 pub(crate) mod x509;
 
-use api::{ApiError, GroupResource, UserInfo};
 use ::http::{Request, header};
+use api::{ApiError, GroupResource, UserInfo};
 
 use crate::http::Body;
 use crate::request_info::RequestInfo;
@@ -15,7 +16,12 @@ use crate::server::ApiServer;
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCertificate(pub(crate) UserInfo);
 
+/// The user a request is carried out as: the one it proves to be, or one that user may act as.
 pub(crate) fn authenticate(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
+    impersonation::apply(server, real_user(server, request)?, request.headers())
+}
+
+fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
     if let Some(user) = request.extensions().get::<UserInfo>() {
         return Ok(user.clone());
     }
@@ -30,7 +36,11 @@ pub(crate) fn authenticate(server: &ApiServer, request: &Request<Body>) -> Resul
         })?;
         return Ok(user);
     }
-    Ok(UserInfo { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..UserInfo::default() })
+    Ok(UserInfo {
+        name: "system:anonymous".into(),
+        groups: vec!["system:unauthenticated".into()],
+        ..UserInfo::default()
+    })
 }
 
 pub(crate) fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo) -> Result<(), ApiError> {
@@ -51,9 +61,7 @@ pub(crate) fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo)
     } else {
         format!(" in the namespace \"{}\"", info.namespace)
     };
-    let why = format!(
-        "User \"{name}\" cannot {} resource \"{resource}\" in API group \"{}\"{place}",
-        info.verb, info.group
-    );
+    let why =
+        format!("User \"{name}\" cannot {} resource \"{resource}\" in API group \"{}\"{place}", info.verb, info.group);
     Err(ApiError::forbidden(GroupResource { group: &info.group, resource: &info.resource }, &info.name, why))
 }

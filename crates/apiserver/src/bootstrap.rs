@@ -20,8 +20,16 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         wanted.push(("", "namespaces", "", json!({"metadata": {"name": name}})));
     }
     for (name, value, description) in [
-        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
     ] {
         let class = json!({"metadata": {"name": name}, "value": value, "description": description, "preemptionPolicy": "PreemptLowerPriority"});
         wanted.push(("scheduling.k8s.io", "priorityclasses", "", class));
@@ -30,7 +38,8 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         wanted.push(("rbac.authorization.k8s.io", plural, "", object));
     }
     // One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
-    let writes = wanted.into_iter().map(|(group, plural, namespace, object)| ensure(server, group, plural, namespace, object));
+    let writes =
+        wanted.into_iter().map(|(group, plural, namespace, object)| ensure(server, group, plural, namespace, object));
     for result in futures::future::join_all(writes).await {
         result?;
     }
@@ -45,8 +54,7 @@ async fn ensure(
     object: Value,
 ) -> Result<(), ApiError> {
     let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let user = ApiServer::own_user();
-    let writer = Writer { server, served, user: &user, subresource: "", dry_run: false };
+    let writer = Writer { server, served, subresource: "", dry_run: false };
     let Value::Object(mut object) = object else { return Ok(()) };
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ::http::{HeaderValue, Response, StatusCode, header};
 use api::ApiError;
 use base64::Engine as _;
-use ::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use crate::http::{Body, respond, respond_bytes};
@@ -18,7 +18,9 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     let parts: Vec<&str> = context.info.path.trim_matches('/').split('/').collect();
     let ok = |value: &Value| Ok(respond(StatusCode::OK, &context.accept()?, value));
     let accept = context.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let wants_aggregated = accept.contains("as=APIGroupDiscoveryList") && accept.contains("v=v2") && !accept.starts_with("application/json,");
+    let wants_aggregated = accept.contains("as=APIGroupDiscoveryList")
+        && accept.contains("v=v2")
+        && !accept.starts_with("application/json,");
     match parts.as_slice() {
         [""] => ok(&json!({"paths": paths(server)})),
         ["api"] if wants_aggregated => Ok(aggregated(server, context, true)),
@@ -37,7 +39,8 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
         ["api", version] => ok(&resource_list(server, "", version)?),
         ["apis", name] => {
             let all = groups(server);
-            let (name, versions) = all.iter().find(|(known, _)| known == name).ok_or_else(ApiError::no_such_resource)?;
+            let (name, versions) =
+                all.iter().find(|(known, _)| known == name).ok_or_else(ApiError::no_such_resource)?;
             let mut value = group(name, versions);
             if let Some(map) = value.as_object_mut() {
                 map.insert("kind".into(), "APIGroup".into());
@@ -51,9 +54,10 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
 }
 
 fn paths(server: &ApiServer) -> Vec<String> {
-    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-        .map(String::from)
-        .to_vec();
+    let mut paths: Vec<String> =
+        ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(String::from)
+            .to_vec();
     for (name, versions) in groups(server) {
         paths.extend(versions.iter().map(|version| format!("/apis/{name}/{version}")));
         paths.push(format!("/apis/{name}"));
@@ -155,11 +159,17 @@ fn aggregated(server: &ApiServer, context: &Context, core: bool) -> Response<Bod
                         .filter(|s| s.info.group == *name && s.info.version == *version)
                         .map(|served| aggregated_resource(served))
                         .collect();
-                    resources.sort_by(|a, b| a.get("resource").map(Value::to_string).cmp(&b.get("resource").map(Value::to_string)));
+                    resources.sort_by(|a, b| {
+                        a.get("resource").map(Value::to_string).cmp(&b.get("resource").map(Value::to_string))
+                    });
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
                 .collect();
-            let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": name, "creationTimestamp": null}) };
+            let metadata = if core {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": name, "creationTimestamp": null})
+            };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();

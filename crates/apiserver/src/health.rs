@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::ApiError;
 use ::http::{Response, StatusCode};
+use api::ApiError;
 use serde_json::json;
 
 use crate::http::{Body, respond, respond_bytes};
@@ -40,7 +40,11 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
         }
         let passes = check(server, name);
         failed |= !passes;
-        lines.push_str(&if passes { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: reason withheld\n") });
+        lines.push_str(&if passes {
+            format!("[+]{name} ok\n")
+        } else {
+            format!("[-]{name} failed: reason withheld\n")
+        });
     }
     let verdict = if failed { "failed" } else { "passed" };
     let body = match (failed, context.query.flag("verbose")) {

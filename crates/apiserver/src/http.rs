@@ -18,11 +18,11 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// Upstream's limit on what a client may send.
 const MAX_BODY: usize = 3 << 20;
 
-pub fn full(bytes: impl Into<Bytes>) -> Body {
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-pub fn stream<S>(chunks: S) -> Body
+pub(crate) fn stream<S>(chunks: S) -> Body
 where
     S: Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
 {
@@ -30,10 +30,11 @@ where
 }
 
 /// The whole body, up to the limit.
-pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
+        let frame =
+            frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > MAX_BODY {
                 return Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
@@ -46,10 +47,10 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
 
 /// The decoded query string.
 #[derive(Clone, Debug, Default)]
-pub struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub fn parse(query: Option<&str>) -> Self {
+    pub(crate) fn parse(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         Self(
             pairs
@@ -61,25 +62,25 @@ impl Query {
         )
     }
 
-    pub fn get(&self, key: &str) -> Option<&str> {
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
-    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// `true`, `1`, and the bare key are true.
-    pub fn flag(&self, key: &str) -> bool {
+    pub(crate) fn flag(&self, key: &str) -> bool {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.is_some_and(|(_, value)| !matches!(value.as_str(), "false" | "0" | "False" | "f"))
     }
 
-    pub fn number(&self, key: &str) -> Option<i64> {
+    pub(crate) fn number(&self, key: &str) -> Option<i64> {
         self.get(key)?.parse().ok()
     }
 }
@@ -109,7 +110,7 @@ fn percent_decode(text: &str) -> String {
 
 /// How a client wants its answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accept {
+pub(crate) struct Accept {
     pub encoding: Encoding,
     pub form: Form,
     /// The version of meta.k8s.io a Table or partial object is asked in.
@@ -117,7 +118,7 @@ pub struct Accept {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encoding {
+pub(crate) enum Encoding {
     #[default]
     Json,
     PrettyJson,
@@ -125,7 +126,7 @@ pub enum Encoding {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     #[default]
     Whole,
     Table,
@@ -136,22 +137,20 @@ const ACCEPTED: &str = "only the following media types are accepted: application
                         application/vnd.kubernetes.protobuf, application/json;as=Table, application/json;as=PartialObjectMetadata";
 
 impl Accept {
-    pub fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+    pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
         let mut accept = match headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) {
             None | Some("") => Self::default(),
-            Some(text) => text
-                .split(',')
-                .find_map(media_range)
-                .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?,
+            Some(text) => text.split(',').find_map(media_range).ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?,
         };
-        let wants_pretty = query.get("pretty").is_some_and(|v| v == "true" || v == "1") || query.0.iter().any(|(k, v)| k == "pretty" && v.is_empty());
+        let wants_pretty = query.get("pretty").is_some_and(|v| v == "true" || v == "1")
+            || query.0.iter().any(|(k, v)| k == "pretty" && v.is_empty());
         if wants_pretty && accept.encoding == Encoding::Json {
             accept.encoding = Encoding::PrettyJson;
         }
         Ok(accept)
     }
 
-    pub fn content_type(&self) -> &'static str {
+    pub(crate) fn content_type(&self) -> &'static str {
         match self.encoding {
             Encoding::Json | Encoding::PrettyJson => "application/json",
             Encoding::Yaml => "application/yaml",
@@ -189,7 +188,7 @@ fn media_range(text: &str) -> Option<Accept> {
 }
 
 /// A JSON or YAML value as the client asked for it.
-pub fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<Body> {
+pub(crate) fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<Body> {
     let bytes = match accept.encoding {
         Encoding::Json => serde_json::to_vec(value).unwrap_or_default(),
         Encoding::PrettyJson => serde_json::to_vec_pretty(value).unwrap_or_default(),
@@ -198,14 +197,14 @@ pub fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<B
     respond_bytes(status, accept.content_type(), bytes)
 }
 
-pub fn respond_bytes(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn respond_bytes(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(bytes));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
-pub fn respond_error(error: &ApiError) -> Response<Body> {
+pub(crate) fn respond_error(error: &ApiError) -> Response<Body> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = respond(status, &Accept::default(), &error.to_status());
     let retry_after = error.details.as_ref().map_or(0, |details| details.retry_after_seconds);
@@ -216,7 +215,7 @@ pub fn respond_error(error: &ApiError) -> Response<Body> {
 }
 
 /// Adds upstream's `Warning: 299 - "…"` headers.
-pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
     for warning in warnings {
         let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
@@ -227,7 +226,9 @@ pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
 
 /// An enveloped protobuf object of any built-in kind.
 fn protobuf(bytes: &[u8]) -> Result<Object, ApiError> {
-    let refuse = |error: api::protobuf::ProtobufError| ApiError::bad_request(format!("the object provided is unrecognized: {error}"));
+    let refuse = |error: api::protobuf::ProtobufError| {
+        ApiError::bad_request(format!("the object provided is unrecognized: {error}"))
+    };
     let envelope = api::protobuf::open(bytes).map_err(refuse)?;
     let (group, version) = envelope.api_version.split_once('/').unwrap_or(("", &envelope.api_version));
     let schema = schema::of_kind(group, version, &envelope.kind).or_else(|| {
@@ -245,7 +246,7 @@ fn protobuf(bytes: &[u8]) -> Result<Object, ApiError> {
 }
 
 /// Reads an object from a request body in any accepted encoding.
-pub fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiError> {
+pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiError> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     let media = content_type.split(';').next().unwrap_or_default().trim();
     let value = match media {
@@ -266,7 +267,7 @@ pub fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiErr
     }
 }
 
-pub fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
     let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
     serde_saphyr::from_str(&text)
         .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))

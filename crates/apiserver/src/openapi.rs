@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use ::http::{HeaderValue, Response, StatusCode, header};
 use api::ApiError;
 use api::schema::{Field, Shape, Topology, Type, docs, generated::KINDS};
 use bytes::Bytes;
-use ::http::{HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -40,7 +40,8 @@ fn index(server: &ApiServer) -> Value {
         .into_iter()
         .map(|path| {
             // The documents of built-in groups change with the binary alone.
-            let hash = ring::digest::digest(&ring::digest::SHA256, format!("{path}{}", env!("CARGO_PKG_VERSION")).as_bytes());
+            let hash =
+                ring::digest::digest(&ring::digest::SHA256, format!("{path}{}", env!("CARGO_PKG_VERSION")).as_bytes());
             let hash: String = hash.as_ref().iter().map(|b| format!("{b:02X}")).collect();
             let url = format!("/openapi/v3/{path}?hash={hash}");
             (path, json!({"serverRelativeURL": url}))
@@ -138,7 +139,8 @@ fn collect(schema: &Type, schemas: &mut BTreeMap<String, Value>) {
         if !properties.is_empty() {
             map.insert("properties".into(), Value::Object(properties));
         }
-        let required: Vec<&str> = schema.fields.iter().filter(|f| f.required && f.name != "metadata").map(|f| f.name.as_ref()).collect();
+        let required: Vec<&str> =
+            schema.fields.iter().filter(|f| f.required && f.name != "metadata").map(|f| f.name.as_ref()).collect();
         if !required.is_empty() {
             map.insert("required".into(), json!(required));
         }
@@ -245,7 +247,8 @@ fn operations(served: &Served, paths: &mut Map<String, Value>) {
 }
 
 fn operation(served: &Served, verb: &str, action: &str) -> Value {
-    let query = |name: &str, kind: &str| json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}});
+    let query =
+        |name: &str, kind: &str| json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}});
     let mut parameters = vec![query("pretty", "string")];
     if matches!(verb, "create" | "update" | "patch") {
         parameters.extend(["dryRun", "fieldManager", "fieldValidation"].map(|name| query(name, "string")));
@@ -261,7 +264,10 @@ fn operation(served: &Served, verb: &str, action: &str) -> Value {
         "x-kubernetes-group-version-kind": {"group": served.info.group, "version": served.info.version, "kind": served.info.kind},
     });
     if let (true, Some(map)) = (matches!(verb, "create" | "update"), value.as_object_mut()) {
-        map.insert("requestBody".into(), json!({"content": {"*/*": {"schema": {"$ref": reference(&served.schema.name)}}}, "required": true}));
+        map.insert(
+            "requestBody".into(),
+            json!({"content": {"*/*": {"schema": {"$ref": reference(&served.schema.name)}}}, "required": true}),
+        );
     }
     value
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use ::http::{HeaderMap, HeaderValue, Request, Response};
 use api::{ApiError, UserInfo};
-use ::http::{HeaderMap, HeaderValue, Method, Request, Response};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -20,13 +20,12 @@ pub(crate) struct Context {
     pub(crate) user: UserInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
-    pub(crate) method: Method,
     warnings: Mutex<Vec<String>>,
 }
 
 impl Context {
-    pub(crate) fn new(info: RequestInfo, user: UserInfo, query: Query, headers: HeaderMap, method: Method) -> Self {
-        Self { info, user, query, headers, method, warnings: Mutex::default() }
+    pub(crate) fn new(info: RequestInfo, user: UserInfo, query: Query, headers: HeaderMap) -> Self {
+        Self { info, user, query, headers, warnings: Mutex::default() }
     }
 
     /// Tells the client something without failing.
@@ -79,8 +78,7 @@ impl ApiServer {
         let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), name);
         let user = auth::authenticate(&self, &request)?;
         auth::authorize(&self, &user, &info)?;
-        let (method, headers) = (request.method().clone(), request.headers().clone());
-        let context = Context::new(info, user, query, headers, method);
+        let context = Context::new(info, user, query, request.headers().clone());
         let mut response = self.route(&context, request).await?;
         add_warnings(&mut response, &context.warnings.lock());
         response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));

@@ -11,7 +11,7 @@ use crate::storage::{Cache, Feed, PREFIX};
 use crate::strategy::{self, Strategy};
 
 /// A resource in one version: everything the generic path needs to know of it.
-pub struct Served {
+pub(crate) struct Served {
     pub info: Resource,
     pub schema: Ref<Type>,
     pub strategy: &'static dyn Strategy,
@@ -22,28 +22,28 @@ pub struct Served {
 }
 
 impl Served {
-    pub fn group_resource(&self) -> GroupResource<'_> {
+    pub(crate) fn group_resource(&self) -> GroupResource<'_> {
         GroupResource { group: &self.info.group, resource: &self.info.plural }
     }
 
     /// The store's key below the resource's prefix.
-    pub fn key(&self, namespace: &str, name: &str) -> String {
+    pub(crate) fn key(&self, namespace: &str, name: &str) -> String {
         if self.info.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
     }
 
     /// Objects of this version are stored as they are.
-    pub fn is_storage_version(&self) -> bool {
+    pub(crate) fn is_storage_version(&self) -> bool {
         self.storage_version == self.info.api_version()
     }
 }
 
-pub struct Registry {
+pub(crate) struct Registry {
     served: Vec<Arc<Served>>,
     by_path: HashMap<(String, String, String), Arc<Served>>,
 }
 
 impl Registry {
-    pub fn builtin(feed: &Feed) -> Self {
+    pub(crate) fn builtin(feed: &Feed) -> Self {
         let mut registry = Self { served: Vec::new(), by_path: HashMap::new() };
         let resources = api::resources::builtin();
         for info in resources {
@@ -72,16 +72,16 @@ impl Registry {
         self.served.push(served);
     }
 
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
         self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     /// Any version of a resource; all share one cache.
-    pub fn stored(&self, group: &str, plural: &str) -> Option<&Arc<Served>> {
+    pub(crate) fn stored(&self, group: &str, plural: &str) -> Option<&Arc<Served>> {
         self.served.iter().find(|s| s.info.group == group && s.info.plural == plural)
     }
 
-    pub fn all(&self) -> &[Arc<Served>] {
+    pub(crate) fn all(&self) -> &[Arc<Served>] {
         &self.served
     }
 }

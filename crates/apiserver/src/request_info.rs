@@ -4,7 +4,7 @@ use http::Method;
 
 /// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestInfo {
+pub(crate) struct RequestInfo {
     pub is_resource: bool,
     pub path: String,
     pub verb: &'static str,
@@ -20,7 +20,7 @@ pub struct RequestInfo {
 
 impl RequestInfo {
     /// `name_selected` is the name that a list or watch is restricted to by `metadata.name=…`; `watch` the query flag.
-    pub fn new(method: &Method, path: &str, watch: bool, name_selected: Option<&str>) -> Self {
+    pub(crate) fn new(method: &Method, path: &str, watch: bool, name_selected: Option<&str>) -> Self {
         let plain_verb = method_verb(method);
         let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::{ApiError, UserInfo};
+use api::ApiError;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::allocate::Allocator;
 use crate::auth::rbac::Rbac;
 use crate::auth::tokens::ServiceAccountKey;
-use crate::admission::allocate::Allocator;
 use crate::registry::Registry;
 use crate::storage::Feed;
 
@@ -72,11 +72,6 @@ impl ApiServer {
 
     pub(crate) fn store(&self) -> &dyn Store {
         &**self.feed.store()
-    }
-
-    /// The identity under which the API server itself writes.
-    pub(crate) fn own_user() -> UserInfo {
-        UserInfo::authenticated("system:apiserver", &["system:masters"])
     }
 }
 

@@ -5,10 +5,10 @@ mod feed;
 mod stored;
 mod writes;
 
-pub use cache::{Cache, Position, Snapshot, WatchError};
-pub use feed::Feed;
-pub use stored::{Change, EventType, Stored, frame};
-pub use writes::{Precondition, WriteError};
+pub(crate) use cache::{Cache, Position, Snapshot, WatchError};
+pub(crate) use feed::Feed;
+pub(crate) use stored::{Change, EventType, Stored, frame};
+pub(crate) use writes::{Precondition, WriteError};
 
 /// The root of everything upstream stores.
-pub const PREFIX: &str = "/registry/";
+pub(crate) const PREFIX: &str = "/registry/";

@@ -17,7 +17,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
 /// The hooks of one resource. All are pure: what needs the cluster's state is admission.
-pub trait Strategy: Send + Sync {
+pub(crate) trait Strategy: Send + Sync {
     /// Fields beyond name and namespace that field selectors may use.
     fn selectable_fields(&self) -> &'static [&'static str] {
         &[]
@@ -68,7 +68,7 @@ struct Plain;
 impl Strategy for Plain {}
 
 /// The strategy of a built-in resource.
-pub fn of(group: &str, plural: &str) -> &'static dyn Strategy {
+pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
     match (group, plural) {
         ("", "pods") => &pod::Pods,
         ("", "services") => &service::Services,
@@ -90,7 +90,9 @@ pub fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &rbac::Roles,
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &rbac::Bindings,
         ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
-        ("networking.k8s.io", "ingresses" | "networkpolicies") | ("policy", "poddisruptionbudgets") => &core::Generational,
+        ("networking.k8s.io", "ingresses" | "networkpolicies") | ("policy", "poddisruptionbudgets") => {
+            &core::Generational
+        }
         _ => &Plain,
     }
 }

@@ -5,8 +5,8 @@ mod target;
 
 use std::sync::Arc;
 
-use api::ApiError;
 use ::http::{Request, Response};
+use api::ApiError;
 
 use crate::http::Body;
 use crate::pipeline::Context;

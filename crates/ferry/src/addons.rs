@@ -23,7 +23,11 @@ pub(crate) async fn apply(client: &kube::Client) -> Result<()> {
 
 async fn create<K>(client: &kube::Client, object: Value) -> Result<()>
 where
-    K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Serialize
+        + std::fmt::Debug,
 {
     let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
     let what = K::kind(&());

@@ -131,7 +131,8 @@ pub(crate) async fn proxy(options: cli::Proxy) -> Result<()> {
 pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
     crate::preflight::check(&options.root)?;
     let state = options.root.join("network");
-    let network = node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
+    let network =
+        node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
     let runtime = node::open_runtime(options.root, Some(network)).await?;
     node::add_builtin_images(&runtime).await?;
     let drain = until_signalled()?;
@@ -145,7 +146,8 @@ pub(crate) async fn serve_cri(path: &Path, runtime: Arc<runtime::Runtime>, drain
     }
     // A socket left by a process that was killed; a live one would hold the store's lock.
     let _ = std::fs::remove_file(path);
-    let listener = tokio::net::UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    let listener =
+        tokio::net::UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     cri::serve_unix(listener, runtime, drain.cancelled_owned()).await?;
     let _ = std::fs::remove_file(path);

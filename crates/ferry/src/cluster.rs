@@ -29,7 +29,8 @@ impl DataDir {
 pub(crate) fn parse_cidr(text: &str) -> anyhow::Result<(IpAddr, u8)> {
     let malformed = || anyhow::anyhow!("{text:?} is not a range of addresses such as {SERVICE_CIDR}");
     let (address, bits) = text.split_once('/').ok_or_else(malformed)?;
-    let (address, bits): (IpAddr, u8) = (address.parse().map_err(|_| malformed())?, bits.parse().map_err(|_| malformed())?);
+    let (address, bits): (IpAddr, u8) =
+        (address.parse().map_err(|_| malformed())?, bits.parse().map_err(|_| malformed())?);
     anyhow::ensure!(bits <= 32, malformed());
     Ok((address, bits))
 }

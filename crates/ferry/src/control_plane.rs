@@ -55,7 +55,8 @@ pub(crate) async fn start(
     listener: TcpListener,
     drain: CancellationToken,
 ) -> Result<Handle> {
-    let (first, last) = settings.service_node_port_range.split_once('-').context("--service-node-port-range is FIRST-LAST")?;
+    let (first, last) =
+        settings.service_node_port_range.split_once('-').context("--service-node-port-range is FIRST-LAST")?;
     let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &settings.client_ca)?;
     let config = Config {
         advertise_address: settings.advertise_address,
@@ -93,7 +94,8 @@ pub(crate) fn kubelet_tls(authorities: &[Vec<u8>], identity: &Identity) -> Resul
         roots.add(CertificateDer::from(authority.clone()))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)

@@ -18,7 +18,8 @@ use crate::cli::Hello;
 const LINGER: Duration = Duration::from_millis(1500);
 
 pub(crate) async fn run(options: Hello) -> Result<()> {
-    let listener = TcpListener::bind(options.listen).await.with_context(|| format!("cannot listen on {}", options.listen))?;
+    let listener =
+        TcpListener::bind(options.listen).await.with_context(|| format!("cannot listen on {}", options.listen))?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let stop = async {
         terminate.recv().await;

@@ -10,12 +10,15 @@ use crate::progress::human;
 
 pub(crate) async fn run(options: Image) -> Result<()> {
     let root = options.data_dir.join("runtime/images");
-    let images = runtime::Images::open_shared(&root).with_context(|| format!("the image store in {} cannot be opened", root.display()))?;
+    let images = runtime::Images::open_shared(&root)
+        .with_context(|| format!("the image store in {} cannot be opened", root.display()))?;
     let mut out = std::io::stdout().lock();
     match options.command {
         ImageCommand::Import { archive } => {
             let started = std::time::Instant::now();
-            for image in images.import(&archive).await.with_context(|| format!("cannot import {}", archive.display()))? {
+            for image in
+                images.import(&archive).await.with_context(|| format!("cannot import {}", archive.display()))?
+            {
                 writeln!(out, "{}  {}", image.id, names(&image))?;
             }
             writeln!(out, "imported in {}", human(started.elapsed()))?;

@@ -13,7 +13,10 @@ use crate::pki::{self, Identity};
 pub(crate) fn default_path() -> PathBuf {
     let from_environment = std::env::var("KUBECONFIG").ok();
     let first = from_environment.as_deref().and_then(|list| list.split(':').find(|p| !p.is_empty()));
-    first.map_or_else(|| PathBuf::from(std::env::var("HOME").unwrap_or_else(|_| "/root".into())).join(".kube/config"), PathBuf::from)
+    first.map_or_else(
+        || PathBuf::from(std::env::var("HOME").unwrap_or_else(|_| "/root".into())).join(".kube/config"),
+        PathBuf::from,
+    )
 }
 
 /// A whole kubeconfig for one user of one cluster.
@@ -32,8 +35,9 @@ pub(crate) fn document(name: &str, server: &str, ca: &str, user: &Identity) -> V
 /// Puts `ours` into the file: entries of the same names are replaced, all others stay, ours becomes current.
 pub(crate) fn merge(path: &Path, ours: &Value) -> Result<()> {
     let mut config = match std::fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => serde_saphyr::from_str::<Value>(&text)
-            .with_context(|| format!("{} is not a kubeconfig; move it away or choose another with --kubeconfig", path.display()))?,
+        Ok(text) if !text.trim().is_empty() => serde_saphyr::from_str::<Value>(&text).with_context(|| {
+            format!("{} is not a kubeconfig; move it away or choose another with --kubeconfig", path.display())
+        })?,
         _ => json!({"apiVersion": "v1", "kind": "Config", "preferences": {}}),
     };
     let map = config.as_object_mut().with_context(|| format!("{} is not a kubeconfig", path.display()))?;
@@ -72,7 +76,8 @@ mod tests {
         merge(&path, &document("ferry", "https://new", "ca", &user)).unwrap();
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(merged["current-context"], "ferry");
-        let servers: Vec<&str> = merged["clusters"].as_array().unwrap().iter().map(|c| c["cluster"]["server"].as_str().unwrap()).collect();
+        let servers: Vec<&str> =
+            merged["clusters"].as_array().unwrap().iter().map(|c| c["cluster"]["server"].as_str().unwrap()).collect();
         assert_eq!(servers, ["https://x", "https://new"]);
     }
 

@@ -13,7 +13,21 @@ pub(crate) fn init(verbosity: u8, vmodule: Option<&str>, quiet: bool) {
     };
     // Libraries are heard one level later than we are.
     let others = if verbosity >= 6 { level } else { "warn" };
-    let ours = ["ferry", "apiserver", "client", "controllers", "cri", "dns", "kubelet", "network", "nft", "proxy", "runtime", "scheduler", "store"];
+    let ours = [
+        "ferry",
+        "apiserver",
+        "client",
+        "controllers",
+        "cri",
+        "dns",
+        "kubelet",
+        "network",
+        "nft",
+        "proxy",
+        "runtime",
+        "scheduler",
+        "store",
+    ];
     let mut directives: Vec<String> = ours.iter().map(|name| format!("{name}={level}")).collect();
     directives.insert(0, if quiet && verbosity == 0 { "error".into() } else { others.into() });
     for pair in vmodule.into_iter().flat_map(|text| text.split(',')) {

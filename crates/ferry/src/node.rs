@@ -57,7 +57,8 @@ pub(crate) async fn open_network(
     cluster_cidr: &str,
     service_cidr: &str,
 ) -> Result<Arc<network::PodNetwork>> {
-    let prefix = |text: &str| text.parse::<Ipv4Prefix>().with_context(|| format!("{text:?} is not a range of IPv4 addresses"));
+    let prefix =
+        |text: &str| text.parse::<Ipv4Prefix>().with_context(|| format!("{text:?} is not a range of IPv4 addresses"));
     let mut config = network::Config::new(prefix(pod_cidr)?, state_dir);
     config.bridge = BRIDGE.to_owned();
     config.cluster_cidr = Some(prefix(cluster_cidr)?);

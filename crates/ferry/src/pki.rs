@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -51,7 +52,8 @@ impl Pki {
             let pair = KeyPair::generate()?;
             let mut params = named("kubernetes", &[], CA_YEARS * 365)?;
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+            params.key_usages =
+                vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
             let made = params.self_signed(&pair)?;
             write(&key, &pair.serialize_pem())?;
             write(&certificate, &made.pem())?;
@@ -128,14 +130,22 @@ pub(crate) fn service_account_key(path: &Path) -> Result<Vec<u8>> {
 /// Still valid for a while, and for all of these addresses.
 fn is_usable(identity: &Identity, addresses: &[IpAddr]) -> bool {
     let Ok(chain) = identity.chain() else { return false };
-    let Some(Ok((_, certificate))) = chain.first().map(|der| x509_parser::parse_x509_certificate(der)) else { return false };
+    let Some(Ok((_, certificate))) = chain.first().map(|der| x509_parser::parse_x509_certificate(der)) else {
+        return false;
+    };
     let until = certificate.validity().not_after.timestamp();
     let soon = jiff::Timestamp::now().as_second() + RENEW_BEFORE_DAYS * 24 * 3600;
     let names = certificate.subject_alternative_name().ok().flatten();
-    let known: Vec<IpAddr> = names.iter().flat_map(|n| &n.value.general_names).filter_map(|name| match name {
-        x509_parser::extensions::GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from),
-        _ => None,
-    }).collect();
+    let known: Vec<IpAddr> = names
+        .iter()
+        .flat_map(|n| &n.value.general_names)
+        .filter_map(|name| match name {
+            x509_parser::extensions::GeneralName::IPAddress(bytes) => {
+                <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from)
+            }
+            _ => None,
+        })
+        .collect();
     until > soon && addresses.iter().filter(|a| a.is_ipv4()).all(|address| known.contains(address))
 }
 
@@ -163,7 +173,12 @@ fn read(path: &Path) -> Result<String> {
 /// Whole or not at all, and for its owner alone.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
         .with_context(|| format!("cannot write {}", temporary.display()))?;
     file.write_all(text.as_bytes())?;
     std::fs::rename(&temporary, path).with_context(|| format!("cannot write {}", path.display()))

@@ -126,7 +126,9 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
 
     let begun = Instant::now();
     let pod_cidr = first_node_cidr(&options.cluster_cidr)?;
-    let network = node::open_network(data.join("network"), &pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
+    let network =
+        node::open_network(data.join("network"), &pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range)
+            .await?;
     progress.done("pod network", begun.elapsed(), &pod_cidr);
 
     let begun = Instant::now();
@@ -144,7 +146,8 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     node_tasks.push(supervise("proxy", proxy::run(proxy_config, informers, || (), node_drain.clone())));
 
     let user = format!("system:node:{name}");
-    let kubelet_identity = pki.server("kubelet", &user, &[&name, "localhost"], &[address, IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+    let kubelet_identity =
+        pki.server("kubelet", &user, &[&name, "localhost"], &[address, IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
     let config = kubelet::Config {
         cri: runtime.clone(),
         client: client_for(server, &user, &["system:nodes"]),
@@ -171,7 +174,14 @@ fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Sett
         IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
         v6 => v6,
     };
-    let names = [name, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
+    let names = [
+        name,
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
     let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST), service_ip];
     let authority = pki.ca_der()?;
     Ok(Settings {
@@ -233,10 +243,14 @@ async fn await_ready(options: &Up, running: &Running, progress: &Progress) -> Re
         let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
         conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
     });
-    tokio::time::timeout(READY_TIMEOUT, ready).await.context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
+    tokio::time::timeout(READY_TIMEOUT, ready)
+        .await
+        .context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
     progress.done("node", begun.elapsed(), &name);
     let begun = Instant::now();
-    tokio::time::timeout(READY_TIMEOUT, dns_ready(client)).await.context("cluster DNS is not ready after a minute; see `kubectl -n kube-system describe pods`")??;
+    tokio::time::timeout(READY_TIMEOUT, dns_ready(client))
+        .await
+        .context("cluster DNS is not ready after a minute; see `kubectl -n kube-system describe pods`")??;
     progress.done("cluster DNS", begun.elapsed(), &DNS_IP.to_string());
     Ok(())
 }
@@ -261,8 +275,13 @@ async fn dns_ready(client: kube::Client) -> Result<()> {
 fn greet(options: &Up, progress: &Progress) {
     progress.line(&format!("\n{} in {}. Try:\n", progress.bold("The cluster is up"), human(progress.elapsed())));
     let path = kubeconfig_path(options);
-    let flag = if path == kubeconfig::default_path() { String::new() } else { format!("--kubeconfig {} ", path.display()) };
-    for command in ["create deployment hello --image=ferry.local/hello --port=8080", "expose deployment hello", "get pods,services -o wide"] {
+    let flag =
+        if path == kubeconfig::default_path() { String::new() } else { format!("--kubeconfig {} ", path.display()) };
+    for command in [
+        "create deployment hello --image=ferry.local/hello --port=8080",
+        "expose deployment hello",
+        "get pods,services -o wide",
+    ] {
         progress.line(&format!("    kubectl {flag}{command}"));
     }
     progress.line("\nCtrl-C stops it. The cluster's state stays; `ferry up` brings it back.");

@@ -78,7 +78,16 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
                     let (required, shape) = shape_of(&field.ty)?;
                     let name = json_names.get(&rust_name).with_context(|| format!("no JSON name for {rust_name}"))?;
                     let (doc, markers) = (doc_of(&field.attrs), BTreeMap::new());
-                    fields.push(Field { name: name.clone(), rust_name, doc, required, shape, tag: 0, outer: 0, markers });
+                    fields.push(Field {
+                        name: name.clone(),
+                        rust_name,
+                        doc,
+                        required,
+                        shape,
+                        tag: 0,
+                        outer: 0,
+                        markers,
+                    });
                 }
                 let path = format!("{module}::{}", item.ident);
                 definition =
@@ -106,8 +115,14 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
 fn with_type_meta(mut definition: Definition) -> Definition {
     if definition.kind.is_some() {
         let docs = [
-            ("apiVersion", "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources"),
-            ("kind", "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds"),
+            (
+                "apiVersion",
+                "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
+            ),
+            (
+                "kind",
+                "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
+            ),
         ];
         for (index, (name, doc)) in docs.into_iter().enumerate() {
             let (name, doc) = (name.to_owned(), doc.to_owned());

@@ -19,7 +19,11 @@ pub(crate) fn tables(definitions: &[Definition]) -> String {
     );
     for definition in definitions {
         let name = static_name(&definition.name);
-        let _ = writeln!(out, "pub static {name}: Type = Type {{ name: Cow::Borrowed({:?}), fields: Cow::Borrowed(&[", definition.name);
+        let _ = writeln!(
+            out,
+            "pub static {name}: Type = Type {{ name: Cow::Borrowed({:?}), fields: Cow::Borrowed(&[",
+            definition.name
+        );
         for field in &definition.fields {
             let nullable = is_pointer(&definition.name, &field.name);
             let _ = writeln!(out, "{},", render_field(field, nullable, &names));
@@ -87,7 +91,9 @@ fn render_field(field: &Field, nullable: bool, names: &BTreeMap<&str, String>) -
 fn render_shape(shape: &Shape, names: &BTreeMap<&str, String>) -> String {
     match shape {
         Shape::Scalar(name) => (*name).to_owned(),
-        Shape::Object(path) => names.get(path.as_str()).map_or_else(|| "Any".to_owned(), |n| format!("Object(Ref::Static(&{n}))")),
+        Shape::Object(path) => {
+            names.get(path.as_str()).map_or_else(|| "Any".to_owned(), |n| format!("Object(Ref::Static(&{n}))"))
+        }
         Shape::List(inner) => format!("List(Ref::Static(&{}))", render_shape(inner, names)),
         Shape::Map(inner) => format!("Map(Ref::Static(&{}))", render_shape(inner, names)),
     }

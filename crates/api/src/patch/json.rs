@@ -8,7 +8,9 @@ use super::PatchError;
 const MAX_OPERATIONS: usize = 10_000;
 
 pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
-    let operations = patch.as_array().ok_or_else(|| malformed("json: cannot unmarshal object into Go value of type jsonpatch.Patch"))?;
+    let operations = patch
+        .as_array()
+        .ok_or_else(|| malformed("json: cannot unmarshal object into Go value of type jsonpatch.Patch"))?;
     if operations.len() > MAX_OPERATIONS {
         return Err(malformed(&format!(
             "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",

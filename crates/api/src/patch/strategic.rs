@@ -13,7 +13,9 @@ const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
 /// Merges `patch` into `target`, an object of type `schema`.
 pub fn strategic_merge(target: &mut Value, patch: &Value, schema: &Type) -> Result<(), PatchError> {
     let Value::Object(changes) = patch else {
-        return Err(PatchError::Malformed("json: cannot unmarshal into Go value of type map[string]interface {}".into()));
+        return Err(PatchError::Malformed(
+            "json: cannot unmarshal into Go value of type map[string]interface {}".into(),
+        ));
     };
     if !target.is_object() {
         *target = Value::Object(Map::new());
@@ -104,7 +106,8 @@ fn merge_field(
             }
         }
         Value::Array(changes) => {
-            let is_directive = |item: &Value| item.get(DIRECTIVE).is_some() && item.as_object().map_or(0, Map::len) == 1;
+            let is_directive =
+                |item: &Value| item.get(DIRECTIVE).is_some() && item.as_object().map_or(0, Map::len) == 1;
             let items = changes.iter().filter(|item| !is_directive(item)).cloned().collect();
             target.insert(key.to_owned(), Value::Array(items));
         }

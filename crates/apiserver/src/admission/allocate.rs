@@ -31,14 +31,16 @@ enum Item {
 pub(crate) struct Allocator {
     range: (IpAddr, u8),
     ports: RangeInclusive<u16>,
-    /// Chosen, not yet seen in a service; with the time of release once the write is over.
-    reserved: Arc<Mutex<HashMap<Item, Option<Instant>>>>,
+    reserved: Reserved,
 }
+
+/// What is chosen but not yet seen in a service; with the time of release once the write is over.
+type Reserved = Arc<Mutex<HashMap<Item, Option<Instant>>>>;
 
 /// Reserved items; given back when dropped.
 pub(crate) struct Held {
     items: Vec<Item>,
-    reserved: Option<Arc<Mutex<HashMap<Item, Option<Instant>>>>>,
+    reserved: Option<Reserved>,
 }
 
 impl Held {
@@ -103,7 +105,7 @@ pub(super) fn service(
         return Err(ApiError::invalid("", "Service", service.name(), &[error]));
     }
     if attributes.dry_run || attributes.operation == Operation::Delete {
-        items.iter().for_each(|item| drop(reserved.remove(item)));
+        reserved.retain(|item, _| !items.contains(item));
         return Ok(Held::nothing());
     }
     Ok(Held { items, reserved: Some(allocator.reserved.clone()) })
@@ -169,15 +171,27 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
                 let item = Item::Address(*address);
                 claim.is_quiet(&item) && claim.take(item)
             });
-            let free = free.ok_or_else(|| FieldError::invalid("spec.clusterIPs", json!([]), "failed to allocate a serviceIP: range is full"))?;
+            let free = free.ok_or_else(|| {
+                FieldError::invalid("spec.clusterIPs", json!([]), "failed to allocate a serviceIP: range is full")
+            })?;
             free.to_string()
         }
         text => {
-            let refuse = |why: &str| FieldError::invalid("spec.clusterIPs", json!([text]), format!("failed to allocate IP {text}: {why}"));
-            let address: IpAddr = text.parse().map_err(|_| FieldError::invalid("spec.clusterIPs[0]", text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"))?;
+            let refuse = |why: &str| {
+                FieldError::invalid("spec.clusterIPs", json!([text]), format!("failed to allocate IP {text}: {why}"))
+            };
+            let address: IpAddr = text.parse().map_err(|_| {
+                FieldError::invalid(
+                    "spec.clusterIPs[0]",
+                    text,
+                    "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                )
+            })?;
             if !claim.allocator.contains(address) {
                 let (base, bits) = claim.allocator.range;
-                return Err(refuse(&format!("the provided IP ({text}) is not in the valid range. The range of valid IPs is {base}/{bits}")));
+                return Err(refuse(&format!(
+                    "the provided IP ({text}) is not in the valid range. The range of valid IPs is {base}/{bits}"
+                )));
             }
             if !claim.take(Item::Address(address)) {
                 return Err(refuse("provided IP is already allocated"));
@@ -195,7 +209,9 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
 
 fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldError> {
     let kind = service.text(&["spec", "type"]);
-    let wanted = kind == "NodePort" || (kind == "LoadBalancer" && service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false)));
+    let wanted = kind == "NodePort"
+        || (kind == "LoadBalancer"
+            && service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false)));
     if !wanted {
         return Ok(());
     }
@@ -207,7 +223,11 @@ fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldEr
         let asked = port.get("nodePort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
         let number = match asked {
             Some(number) if !range.contains(&number) => {
-                let detail = format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
+                let detail = format!(
+                    "provided port is not in the valid range. The range of valid ports is {}-{}",
+                    range.start(),
+                    range.end()
+                );
                 return Err(FieldError::invalid(path, number, detail));
             }
             Some(number) if !claim.take(Item::Port(protocol.clone(), number)) => {

@@ -23,7 +23,9 @@ pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod
     let value = class.as_ref().and_then(|class| class.get("value")).and_then(Value::as_i64).unwrap_or(0);
     let asked = pod.at(&["spec", "priority"]).and_then(Value::as_i64);
     if let Some(asked) = asked.filter(|asked| *asked != value) {
-        let why = format!("the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name");
+        let why = format!(
+            "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        );
         return Err(attributes.forbidden(why));
     }
     let policy = class.as_ref().map_or("", |class| class.text(&["preemptionPolicy"]));

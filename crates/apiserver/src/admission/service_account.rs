@@ -32,7 +32,9 @@ pub(super) async fn admit(
     let name = spec.text(&["serviceAccountName"]).to_owned();
     let account = find(server, attributes.namespace, &name).await.ok_or_else(|| {
         let namespace = attributes.namespace;
-        attributes.forbidden(format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"))
+        attributes.forbidden(format!(
+            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+        ))
     })?;
     if let (None, Some(secrets)) = (spec.get("imagePullSecrets"), account.get("imagePullSecrets")) {
         spec.insert("imagePullSecrets".into(), secrets.clone());
@@ -61,12 +63,13 @@ async fn find(server: &Arc<ApiServer>, namespace: &str, name: &str) -> Option<Ob
 
 /// Adds the projected volume and mounts it wherever nothing is mounted at its place.
 fn mount_token(spec: &mut Object) {
-    let mounts = |container: &Object| {
-        container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default()
-    };
+    let mounts =
+        |container: &Object| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
     let suffix: String = {
         let mut rng = rand::rng();
-        (0..5).map(|_| char::from(b"bcdfghjklmnpqrstvwxz2456789".get(rng.random_range(0..27)).copied().unwrap_or(b'x'))).collect()
+        (0..5)
+            .map(|_| char::from(b"bcdfghjklmnpqrstvwxz2456789".get(rng.random_range(0..27)).copied().unwrap_or(b'x')))
+            .collect()
     };
     let volume = format!("kube-api-access-{suffix}");
     let mut used = false;

@@ -239,13 +239,22 @@ mod tests {
         let parts: Vec<Vec<String>> =
             rule.split('|').map(|p| p.split(',').filter(|s| !s.is_empty()).map(String::from).collect()).collect();
         let groups = if parts[1].is_empty() { vec![String::new()] } else { parts[1].clone() };
-        let rule = Rule { verbs: parts[0].clone(), api_groups: groups, resources: parts[2].clone(), resource_names: parts[3].clone(), ..Rule::default() };
+        let rule = Rule {
+            verbs: parts[0].clone(),
+            api_groups: groups,
+            resources: parts[2].clone(),
+            resource_names: parts[3].clone(),
+            ..Rule::default()
+        };
         let words: Vec<&str> = request.split(' ').collect();
         let verbs = ["get", "delete", "update", "list"];
         let info = RequestInfo {
             is_resource: true,
             verb: verbs.into_iter().find(|v| *v == words[0]).unwrap(),
-            group: words[1].into(), resource: words[2].into(), subresource: words[3].into(), name: words[4].into(),
+            group: words[1].into(),
+            resource: words[2].into(),
+            subresource: words[3].into(),
+            name: words[4].into(),
             ..RequestInfo::default()
         };
         assert_eq!(rule.allows(&info), want, "{request}");

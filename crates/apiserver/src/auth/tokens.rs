@@ -4,7 +4,9 @@ use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
+};
 use serde_json::{Value, json};
 
 use crate::server::ApiServer;
@@ -117,7 +119,8 @@ fn check_alive(server: &ApiServer, plural: &str, key: &str, uid: &str, what: &'s
 /// `serviceaccounts/token`: a fresh token for the account, bound to a pod or secret if asked.
 pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut request: Object) -> Result<Value, ApiError> {
     let accounts = api::GroupResource { group: "", resource: "serviceaccounts" };
-    let account = find(server, "serviceaccounts", namespace, name).ok_or_else(|| ApiError::not_found(accounts, name))?;
+    let account =
+        find(server, "serviceaccounts", namespace, name).ok_or_else(|| ApiError::not_found(accounts, name))?;
     let seconds = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
     if !(MIN_SECONDS..=MAX_SECONDS).contains(&seconds) {
         let detail = "may not specify a duration less than 10 minutes";
@@ -130,13 +133,20 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         let (plural, claim) = match kind {
             "Pod" => ("pods", "pod"),
             "Secret" => ("secrets", "secret"),
-            other => return Err(ApiError::bad_request(format!("cannot bind token for serviceaccount {name:?} to object of kind {other:?}"))),
+            other => {
+                return Err(ApiError::bad_request(format!(
+                    "cannot bind token for serviceaccount {name:?} to object of kind {other:?}"
+                )));
+            }
         };
         let resource = api::GroupResource { group: "", resource: plural };
-        let object = find(server, plural, namespace, bound_name).ok_or_else(|| ApiError::not_found(resource, bound_name))?;
+        let object =
+            find(server, plural, namespace, bound_name).ok_or_else(|| ApiError::not_found(resource, bound_name))?;
         let uid = reference.text(&["uid"]);
         if !uid.is_empty() && uid != object.uid() {
-            let why = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+            let why = format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            );
             return Err(ApiError::conflict(resource, bound_name, why));
         }
         if let Some(map) = own.as_object_mut() {

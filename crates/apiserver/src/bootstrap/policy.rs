@@ -45,7 +45,8 @@ pub(super) fn objects() -> Vec<(&'static str, Value)> {
             "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
         })
     };
-    let roles = rules.into_iter().map(|(name, rules)| ("clusterroles", json!({"metadata": metadata(name), "rules": rules})));
+    let roles =
+        rules.into_iter().map(|(name, rules)| ("clusterroles", json!({"metadata": metadata(name), "rules": rules})));
     let bindings = bindings.into_iter().map(|(name, role, subjects)| {
         let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
         ("clusterrolebindings", json!({"metadata": metadata(name), "roleRef": reference, "subjects": subjects}))
@@ -56,7 +57,9 @@ pub(super) fn objects() -> Vec<(&'static str, Value)> {
 fn subject_of(kind: &str, name: &str) -> Value {
     const GROUP: &str = "rbac.authorization.k8s.io";
     match (kind, name.split_once(':')) {
-        ("serviceaccount", Some((namespace, name))) => json!({"kind": "ServiceAccount", "namespace": namespace, "name": name}),
+        ("serviceaccount", Some((namespace, name))) => {
+            json!({"kind": "ServiceAccount", "namespace": namespace, "name": name})
+        }
         ("group", _) => json!({"kind": "Group", "apiGroup": GROUP, "name": name}),
         _ => json!({"kind": "User", "apiGroup": GROUP, "name": name}),
     }
@@ -99,9 +102,14 @@ mod tests {
             let found = objects.iter().find(|(p, o)| *p == plural && o["metadata"]["name"] == name);
             found.map(|(_, object)| object.clone()).unwrap()
         };
-        assert_eq!(find("clusterroles", "cluster-admin")["rules"][0], json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        assert_eq!(
+            find("clusterroles", "cluster-admin")["rules"][0],
+            json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})
+        );
         let admin = find("clusterroles", "admin");
-        assert!(admin["rules"].as_array().unwrap().len() > find("clusterroles", "view")["rules"].as_array().unwrap().len());
+        assert!(
+            admin["rules"].as_array().unwrap().len() > find("clusterroles", "view")["rules"].as_array().unwrap().len()
+        );
         assert_eq!(find("clusterrolebindings", "system:public-info-viewer")["subjects"].as_array().unwrap().len(), 2);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::ApiError;
 use ::http::{Response, StatusCode};
+use api::ApiError;
 
 use super::{Writer, read_object, respond_object};
 use crate::http::Body;
@@ -22,8 +22,7 @@ pub(super) async fn answer(
         return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
     }
     let object = read_object(served, context, body).await?;
-    let writer =
-        Writer { server, served, user: &context.user, subresource: "", dry_run: context.dry_run()? };
+    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()? };
     let created = writer.create(&context.info.namespace, object).await?;
     Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::{ApiError, Object, ObjectExt as _};
 use ::http::{Response, StatusCode};
+use api::{ApiError, Object, ObjectExt as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn writer<'a>(
     options: &DeleteOptions,
 ) -> Result<Writer<'a>, ApiError> {
     let dry_run = context.dry_run()? || options.dry_run.iter().any(|value| value == "All");
-    Ok(Writer { server, served, user: &context.user, subresource: "", dry_run })
+    Ok(Writer { server, served, subresource: "", dry_run })
 }
 
 async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, ApiError> {
@@ -152,12 +152,7 @@ impl Writer<'_> {
         }
     }
 
-    async fn delete_once(
-        &self,
-        namespace: &str,
-        name: &str,
-        options: &DeleteOptions,
-    ) -> Result<Deleted, ServerError> {
+    async fn delete_once(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, ServerError> {
         let (stored, old) = self.current(namespace, name).await?;
         self.check_preconditions(&old, options)?;
         let attributes = Attributes {
@@ -166,7 +161,6 @@ impl Writer<'_> {
             namespace,
             name,
             subresource: "",
-            user: self.user,
             dry_run: self.dry_run,
         };
         let mut seen = old.clone();
@@ -196,10 +190,13 @@ impl Writer<'_> {
 
     fn check_preconditions(&self, old: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
         let Some(wanted) = &options.preconditions else { return Ok(()) };
-        let checks = [("UID", &wanted.uid, old.uid()), ("ResourceVersion", &wanted.resource_version, old.resource_version())];
+        let checks =
+            [("UID", &wanted.uid, old.uid()), ("ResourceVersion", &wanted.resource_version, old.resource_version())];
         for (what, wanted, found) in checks {
             if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
-                let why = format!("the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated");
+                let why = format!(
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
+                );
                 return Err(ApiError::conflict(self.served.group_resource(), old.name(), why));
             }
         }

@@ -19,7 +19,13 @@ pub(super) fn shaped(served: &Served, accept: &Accept, include: Option<&str>, ob
         Form::PartialObjectMetadata => partial(accept, object),
         Form::Table => {
             let version = object.get("metadata").and_then(|m| m.get("resourceVersion")).cloned().unwrap_or_default();
-            table::render(served, &accept.meta_version, std::slice::from_ref(object), json!({"resourceVersion": version}), include)
+            table::render(
+                served,
+                &accept.meta_version,
+                std::slice::from_ref(object),
+                json!({"resourceVersion": version}),
+                include,
+            )
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) async fn evict(
         Some(options) => serde_json::from_value(options.clone()).map_err(|e| ApiError::bad_request(e.to_string()))?,
         None => DeleteOptions::default(),
     };
-    let writer = Writer { server, served: pods, user: &context.user, subresource: "eviction", dry_run: context.dry_run()? };
+    let writer = Writer { server, served: pods, subresource: "eviction", dry_run: context.dry_run()? };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");
     if !finished && !pod.is_terminating() {
@@ -37,7 +37,8 @@ pub(super) async fn evict(
 
 /// Takes one disruption from the budget that covers the pod; the write is a compare-and-set, so none is spent twice.
 async fn spend_budget(server: &Arc<ApiServer>, context: &Context, pod: &Object) -> Result<(), ApiError> {
-    let budgets = server.registry.find("policy", "v1", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
+    let budgets =
+        server.registry.find("policy", "v1", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
     let labels = pod.at(&["metadata", "labels"]).cloned().unwrap_or_else(|| json!({}));
     let labels = serde_json::from_value(labels).unwrap_or_default();
     let snapshot = budgets.cache.as_ref().ok_or_else(ApiError::no_such_resource)?.snapshot();
@@ -55,13 +56,22 @@ async fn spend_budget(server: &Arc<ApiServer>, context: &Context, pod: &Object) 
     let budget = match covering.as_slice() {
         [] => return Ok(()),
         [one] => one,
-        _ => return Err(ApiError::internal("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
+        _ => {
+            return Err(ApiError::internal(
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            ));
+        }
     };
-    let writer = Writer { server, served: budgets, user: &context.user, subresource: "status", dry_run: context.dry_run()? };
+    let writer = Writer { server, served: budgets, subresource: "status", dry_run: context.dry_run()? };
     let spend = |current: &Object| {
         let number = |path: &[&str]| current.at(path).and_then(Value::as_i64).unwrap_or(0);
         if number(&["status", "observedGeneration"]) < number(&["metadata", "generation"]) {
-            return Err(ApiError::too_many_requests(format!("Cannot evict pod as it would violate the pod's disruption budget. The disruption budget {budget} is still being processed by the server."), 10));
+            return Err(ApiError::too_many_requests(
+                format!(
+                    "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget {budget} is still being processed by the server."
+                ),
+                10,
+            ));
         }
         let allowed = number(&["status", "disruptionsAllowed"]);
         if allowed <= 0 {

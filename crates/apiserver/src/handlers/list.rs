@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use ::http::{Response, StatusCode};
 use api::ApiError;
 use api::selector::{FieldSelector, Selector};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ::http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -82,8 +82,7 @@ pub(super) async fn answer(
     if accept.form == Form::Whole && accept.encoding == Encoding::Json && served.is_storage_version() {
         return Ok(respond_bytes(StatusCode::OK, "application/json", spliced(served, &page)));
     }
-    let objects: Vec<_> =
-        page.items.iter().map(|stored| convert::from_storage(served, stored.decode())).collect();
+    let objects: Vec<_> = page.items.iter().map(|stored| convert::from_storage(served, stored.decode())).collect();
     let value = encode::list(served, context, &accept, &objects, list_meta(&page));
     Ok(respond(StatusCode::OK, &accept, &value))
 }
@@ -129,16 +128,21 @@ async fn page(
         return continued(server, served, selection, token, limit).await;
     }
     let asked = context.query.get("resourceVersion").unwrap_or_default();
-    let wanted: i64 = if asked.is_empty() { 0 } else { asked.parse().map_err(|_| {
+    let wanted: i64 = if asked.is_empty() {
+        0
+    } else {
+        asked.parse().map_err(|_| {
         ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {asked:?}: strconv.ParseUint: parsing {asked:?}: invalid syntax"))
-    })? };
+    })?
+    };
     match asked {
         "" => server.feed.current().await.map(|_| ()).map_err(store_error)?,
         "0" => (),
         _ => {
             let current = server.feed.current().await.map_err(store_error)?;
             if wanted > current {
-                let error = ApiError::new(504, "Timeout", format!("Too large resource version: {wanted}, current: {current}"));
+                let error =
+                    ApiError::new(504, "Timeout", format!("Too large resource version: {wanted}, current: {current}"));
                 return Err(error.with(api::status::Details { retry_after_seconds: 1, ..Default::default() }));
             }
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ::http::{Response, StatusCode, header};
 use api::patch::{PatchError, json_patch, merge_patch, strategic_merge};
 use api::{ApiError, Object};
-use ::http::{Response, StatusCode, header};
 use serde_json::Value;
 
 use super::{Writer, conform, respond_object};
@@ -46,13 +46,7 @@ pub(super) async fn answer(
     let bytes = http::read(body).await?;
     let patch: Value = serde_json::from_slice(&bytes)
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
-    let writer = Writer {
-        server,
-        served,
-        user: &context.user,
-        subresource: &info.subresource,
-        dry_run: context.dry_run()?,
-    };
+    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()? };
     let updated = writer
         .update(&info.namespace, &info.name, |current| {
             let patched = apply(served, format, current, &patch)?;
@@ -74,7 +68,11 @@ fn apply(served: &Served, format: Format, current: &Object, patch: &Value) -> Re
     };
     applied.map_err(|error| match error {
         PatchError::Malformed(why) => ApiError::bad_request(why),
-        PatchError::Unfit(why) => ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {why}")),
+        PatchError::Unfit(why) => ApiError::new(
+            422,
+            "Invalid",
+            format!("the server rejected our request due to an error in our request: {why}"),
+        ),
     })?;
     match value {
         Value::Object(object) => Ok(object),

@@ -91,7 +91,9 @@ fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Result<V
         let part = "nonResourceAttributes";
         RequestInfo { path: field(part, "path"), verb: intern(&field(part, "verb")), ..RequestInfo::default() }
     } else {
-        return Err(ApiError::bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified"));
+        return Err(ApiError::bad_request(
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ));
     };
     let decision = server.rbac.decide(user, &info);
     Ok(json!({"allowed": decision.allowed, "reason": decision.reason}))
@@ -100,8 +102,19 @@ fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Result<V
 /// Verbs are few; an unknown one matches only `*`.
 fn intern(verb: &str) -> &'static str {
     const VERBS: [&str; 13] = [
-        "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch", "bind", "escalate", "impersonate",
-        "use", "*",
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+        "bind",
+        "escalate",
+        "impersonate",
+        "use",
+        "*",
     ];
     VERBS.into_iter().find(|known| *known == verb).unwrap_or("unknown")
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use ::http::{Response, StatusCode, header};
 use api::field::FieldError;
 use api::patch::{json_patch, merge_patch};
 use api::{ApiError, Object, ObjectExt as _};
-use ::http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Writer;
@@ -22,8 +22,7 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
-    let writer =
-        Writer { server, served, user: &context.user, subresource: "", dry_run: context.dry_run()? };
+    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()? };
     let object = if info.verb == "get" {
         writer.current(&info.namespace, &info.name).await?.1
     } else {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::{ApiError, Object, ObjectExt as _};
 use ::http::{Response, StatusCode};
+use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::{Writer, eviction, now, review};
@@ -41,9 +41,11 @@ pub(super) async fn answer(
             created(tokens::request(server, &info.namespace, &info.name, request)?)
         }
         ("", "namespaces", "finalize", "update") => finalize(server, served, context, body).await,
-        ("", "componentstatuses", "", "get" | "list") => {
-            Ok(Outcome::Done(respond(StatusCode::OK, &context.accept()?, &component_statuses(server, served, context)?)))
-        }
+        ("", "componentstatuses", "", "get" | "list") => Ok(Outcome::Done(respond(
+            StatusCode::OK,
+            &context.accept()?,
+            &component_statuses(server, served, context)?,
+        ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
             let request = read(context, body).await?;
             created(review::answer(server, context, resource, request)?)
@@ -72,12 +74,16 @@ async fn bind(
         let error = api::field::FieldError::required("target.name", "");
         return Err(ApiError::invalid("", "Binding", name, &[error]));
     }
-    let writer = Writer { server, served: pods, user: &context.user, subresource: "binding", dry_run: context.dry_run()? };
+    let writer = Writer { server, served: pods, subresource: "binding", dry_run: context.dry_run()? };
     let change = |pod: &Object| {
         let uid = binding.uid();
-        let conflict = |why: String| ApiError::conflict(api::GroupResource { group: "", resource: "pods/binding" }, name, why);
+        let conflict =
+            |why: String| ApiError::conflict(api::GroupResource { group: "", resource: "pods/binding" }, name, why);
         if !uid.is_empty() && uid != pod.uid() {
-            return Err(conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", pod.uid())));
+            return Err(conflict(format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                pod.uid()
+            )));
         }
         if pod.is_terminating() {
             return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
@@ -91,7 +97,10 @@ async fn bind(
         for (key, value) in binding.at(&["metadata", "annotations"]).and_then(Value::as_object).into_iter().flatten() {
             pod.at_mut(&["metadata", "annotations"]).insert(key.clone(), value.clone());
         }
-        set_condition(&mut pod, json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now()}));
+        set_condition(
+            &mut pod,
+            json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now()}),
+        );
         Ok(pod)
     };
     writer.update(&context.info.namespace, name, change).await?;
@@ -115,7 +124,7 @@ async fn finalize(
     body: Body,
 ) -> Result<Outcome, ApiError> {
     let wanted = read(context, body).await?;
-    let writer = Writer { server, served, user: &context.user, subresource: "finalize", dry_run: context.dry_run()? };
+    let writer = Writer { server, served, subresource: "finalize", dry_run: context.dry_run()? };
     let change = |current: &Object| {
         let mut new = current.clone();
         new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::{ApiError, ObjectExt as _};
 use ::http::{Response, StatusCode};
+use api::{ApiError, ObjectExt as _};
 
 use super::{Writer, read_object, respond_object};
 use crate::http::Body;
@@ -36,13 +36,7 @@ pub(super) async fn answer(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let writer = Writer {
-        server,
-        served,
-        user: &context.user,
-        subresource: &info.subresource,
-        dry_run: context.dry_run()?,
-    };
+    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()? };
     match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
         Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
             let created = writer.create(&info.namespace, object).await?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::http::{HeaderValue, Response, header};
 use api::ApiError;
 use bytes::Bytes;
-use ::http::{HeaderValue, Response, header};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -51,7 +51,9 @@ pub(super) async fn answer(
     let from = match asked {
         "" | "0" => None,
         _ if initial_events == Some(true) => None,
-        text => Some(text.parse::<i64>().map_err(|_| ApiError::bad_request(format!("invalid resource version {text:?}")))?),
+        text => {
+            Some(text.parse::<i64>().map_err(|_| ApiError::bad_request(format!("invalid resource version {text:?}")))?)
+        }
     };
     if asked != "0" {
         server.feed.current().await.map_err(store_error)?;
@@ -93,7 +95,8 @@ pub(super) async fn answer(
         receiver.recv().await.map(|chunk| (chunk, receiver))
     });
     let mut response = Response::new(stream(chunks));
-    let content_type = if accept.encoding == Encoding::Yaml { "application/yaml;stream=watch" } else { "application/json" };
+    let content_type =
+        if accept.encoding == Encoding::Yaml { "application/yaml;stream=watch" } else { "application/json" };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
@@ -105,7 +108,8 @@ impl Watcher {
 
     async fn send_state(&self, snapshot: &Snapshot, end_mark: bool) -> Result<(), Ended> {
         for stored in snapshot.objects.values().filter(|stored| self.selection.matches(stored)) {
-            let chunk = if self.is_plain() { frame(EventType::Added, stored) } else { self.render(EventType::Added, stored) };
+            let chunk =
+                if self.is_plain() { frame(EventType::Added, stored) } else { self.render(EventType::Added, stored) };
             self.send(chunk).await?;
         }
         if end_mark {
@@ -156,7 +160,8 @@ impl Watcher {
             (true, true) => EventType::Modified,
             (true, false) => EventType::Deleted,
         };
-        let chunk = if self.is_plain() { change.frame(kind, &change.object) } else { self.render(kind, &change.object) };
+        let chunk =
+            if self.is_plain() { change.frame(kind, &change.object) } else { self.render(kind, &change.object) };
         self.send(chunk).await
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use api::field::FieldError;
-use api::{ApiError, Object, ObjectExt as _, UserInfo};
+use api::{ApiError, Object, ObjectExt as _};
 use rand::Rng as _;
 use serde_json::Value;
 
@@ -23,15 +23,8 @@ const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 pub(crate) struct Writer<'a> {
     pub(crate) server: &'a Arc<ApiServer>,
     pub(crate) served: &'a Served,
-    pub(crate) user: &'a UserInfo,
     pub(crate) subresource: &'a str,
     pub(crate) dry_run: bool,
-}
-
-/// What became of an update.
-pub(crate) struct Updated {
-    pub(crate) object: Object,
-    pub(crate) created: bool,
 }
 
 impl Writer<'_> {
@@ -48,8 +41,8 @@ impl Writer<'_> {
     }
 
     fn attributes<'a>(&'a self, operation: Operation, namespace: &'a str, name: &'a str) -> Attributes<'a> {
-        let (user, subresource, dry_run) = (self.user, self.subresource, self.dry_run);
-        Attributes { operation, served: self.served, namespace, name, subresource, user, dry_run }
+        let (subresource, dry_run) = (self.subresource, self.dry_run);
+        Attributes { operation, served: self.served, namespace, name, subresource, dry_run }
     }
 
     /// The object now, in the served version.
@@ -248,7 +241,15 @@ impl Writer<'_> {
 
 /// What the system set, clients neither change nor need to repeat.
 fn keep_system_metadata(new: &mut Object, old: &Object) {
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "name", "namespace", "generation"] {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "name",
+        "namespace",
+        "generation",
+    ] {
         let missing = new.at(&["metadata", field]).is_none_or(Value::is_null);
         if let (true, Some(value)) = (missing || field == "generation", old.at(&["metadata", field])) {
             new.metadata().insert(field.into(), value.clone());

@@ -19,13 +19,13 @@ const RING_BYTES: usize = 16 << 20;
 
 /// All objects of a resource as of one revision.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     pub revision: i64,
     pub objects: OrdMap<Arc<str>, Arc<Stored>>,
 }
 
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     /// `/registry/pods/`
     pub prefix: String,
     pub selectable: &'static [&'static str],
@@ -47,10 +47,10 @@ struct Ring {
 
 /// Where a watcher is in the ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Position(u64);
+pub(crate) struct Position(u64);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WatchError {
+pub(crate) enum WatchError {
     #[error("too old resource version: {asked} ({oldest})")]
     TooOld { asked: i64, oldest: i64 },
     #[error("the watcher fell behind")]
@@ -58,17 +58,17 @@ pub enum WatchError {
 }
 
 impl Cache {
-    pub fn new(prefix: String, selectable: &'static [&'static str]) -> Self {
+    pub(crate) fn new(prefix: String, selectable: &'static [&'static str]) -> Self {
         let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
         let (ring, newest) = (Mutex::new(Ring::default()), watch::Sender::new(0));
         Self { prefix, selectable, snapshot: ArcSwap::from_pointee(snapshot), ring, newest }
     }
 
-    pub fn snapshot(&self) -> Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<Stored>> {
         self.snapshot.load().objects.get(key).cloned()
     }
 
@@ -100,7 +100,7 @@ impl Cache {
     }
 
     /// A position just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
-    pub fn watch_from(&self, revision: Option<i64>) -> Result<(Position, Arc<Snapshot>), WatchError> {
+    pub(crate) fn watch_from(&self, revision: Option<i64>) -> Result<(Position, Arc<Snapshot>), WatchError> {
         let ring = self.ring.lock();
         let snapshot = self.snapshot.load_full();
         let Some(revision) = revision else { return Ok((Position(ring.end()), snapshot)) };
@@ -112,7 +112,7 @@ impl Cache {
     }
 
     /// The changes at and after `position`, waiting for the first; the position moves past them.
-    pub async fn next(&self, position: &mut Position) -> Result<Vec<Arc<Change>>, WatchError> {
+    pub(crate) async fn next(&self, position: &mut Position) -> Result<Vec<Arc<Change>>, WatchError> {
         let mut newest = self.newest.subscribe();
         loop {
             newest.borrow_and_update();

@@ -16,23 +16,23 @@ use super::cache::Cache;
 use super::stored::{Change, Stored};
 
 /// The caches by prefix, and how far they have come.
-pub struct Feed {
+pub(crate) struct Feed {
     store: Arc<dyn Store>,
     caches: RwLock<Vec<Arc<Cache>>>,
     applied: watch::Sender<i64>,
 }
 
 impl Feed {
-    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self { store, caches: RwLock::default(), applied: watch::Sender::new(0) })
     }
 
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
     /// The cache of a prefix; resources that are stored together share it.
-    pub fn cache(&self, prefix: &str, selectable: &'static [&'static str]) -> Arc<Cache> {
+    pub(crate) fn cache(&self, prefix: &str, selectable: &'static [&'static str]) -> Arc<Cache> {
         let mut caches = self.caches.write();
         if let Some(known) = caches.iter().find(|cache| cache.prefix == prefix) {
             return known.clone();
@@ -45,8 +45,9 @@ impl Feed {
     }
 
     /// Loads everything; then [`Feed::run`] follows.
-    pub async fn load(&self) -> Result<i64, StoreError> {
-        let all = self.store.range(Range { start: PREFIX.into(), end: Some(after_prefix()), ..Range::default() }).await?;
+    pub(crate) async fn load(&self) -> Result<i64, StoreError> {
+        let all =
+            self.store.range(Range { start: PREFIX.into(), end: Some(after_prefix()), ..Range::default() }).await?;
         let mut loaded: HashMap<String, OrdMap<Arc<str>, Arc<Stored>>> = HashMap::new();
         for kv in all.kvs {
             let Some((cache, key)) = self.locate(&kv.key) else { continue };
@@ -66,7 +67,7 @@ impl Feed {
     }
 
     /// Follows the store until drained; loads again where the watch broke off.
-    pub async fn run(self: Arc<Self>, drain: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, drain: CancellationToken) {
         while !drain.is_cancelled() {
             let from = *self.applied.borrow() + 1;
             let watch = self.store.watch(PREFIX.into(), Some(after_prefix()), from).await;
@@ -134,7 +135,7 @@ impl Feed {
     }
 
     /// Waits until the caches hold `revision`.
-    pub async fn reached(&self, revision: i64) {
+    pub(crate) async fn reached(&self, revision: i64) {
         if *self.applied.borrow() >= revision {
             return;
         }
@@ -144,18 +145,18 @@ impl Feed {
     }
 
     /// Waits until the caches hold everything acknowledged before this call; answers that revision.
-    pub async fn current(&self) -> Result<i64, StoreError> {
+    pub(crate) async fn current(&self) -> Result<i64, StoreError> {
         let revision = self.store.revision().await?;
         self.reached(revision).await;
         Ok(revision)
     }
 
-    pub fn applied(&self) -> i64 {
+    pub(crate) fn applied(&self) -> i64 {
         *self.applied.borrow()
     }
 
     /// Follows how far the caches have come, for bookmarks.
-    pub fn progress(&self) -> watch::Receiver<i64> {
+    pub(crate) fn progress(&self) -> watch::Receiver<i64> {
         self.applied.subscribe()
     }
 }

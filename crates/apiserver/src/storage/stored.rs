@@ -13,7 +13,7 @@ const METADATA: &[u8] = b"\"metadata\":{";
 
 /// One revision of one object. Immutable, shared by the cache, the event ring and every watcher.
 #[derive(Debug)]
-pub struct Stored {
+pub(crate) struct Stored {
     /// `namespace/name`, or `name`: the store's key below the resource's prefix.
     pub key: Arc<str>,
     pub revision: i64,
@@ -39,7 +39,7 @@ struct Meta {
 
 impl Stored {
     /// `selectable` are the JSON paths of the resource's selectable fields.
-    pub fn read(
+    pub(crate) fn read(
         key: &str,
         revision: i64,
         bytes: Bytes,
@@ -47,7 +47,7 @@ impl Stored {
     ) -> Result<Self, serde_json::Error> {
         let head: Head<'_> = serde_json::from_slice(&bytes)?;
         let meta: Meta = serde_json::from_str(head.metadata.get())?;
-        let at = (head.metadata.get().as_ptr() as usize).checked_sub(bytes.as_ptr() as usize).unwrap_or_default();
+        let at = (head.metadata.get().as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
         let metadata_at = at.saturating_sub(METADATA.len() - 1);
         if bytes.get(metadata_at..).is_none_or(|rest| !rest.starts_with(METADATA)) {
             // Written by someone else: bring it into our form once.
@@ -59,16 +59,16 @@ impl Stored {
         Ok(Self { key: key.into(), revision, labels, fields, bytes, metadata_at })
     }
 
-    pub fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.key.split_once('/').map_or(&self.key, |(_, name)| name)
     }
 
     /// A selectable field's value.
-    pub fn field(&self, path: &str) -> &str {
+    pub(crate) fn field(&self, path: &str) -> &str {
         match path {
             "metadata.name" => self.name(),
             "metadata.namespace" => self.namespace(),
@@ -77,7 +77,7 @@ impl Stored {
     }
 
     /// Appends the object with its resource version. Items of a list leave their type out, as upstream's do.
-    pub fn write(&self, out: &mut Vec<u8>, with_type: bool) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>, with_type: bool) {
         let start = if with_type { 0 } else { self.metadata_at };
         let splice = self.metadata_at + METADATA.len();
         if !with_type {
@@ -93,7 +93,7 @@ impl Stored {
     }
 
     /// About how many bytes `write` appends.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len() + 32
     }
 
@@ -102,7 +102,7 @@ impl Stored {
     }
 
     /// The object as a tree, with its resource version.
-    pub fn decode(&self) -> Object {
+    pub(crate) fn decode(&self) -> Object {
         // What is stored was decoded once already in `read`.
         let mut object: Object = serde_json::from_slice(&self.bytes).unwrap_or_default();
         api::ObjectExt::metadata(&mut object).insert("resourceVersion".into(), self.revision.to_string().into());
@@ -127,7 +127,7 @@ fn fields(bytes: &[u8], selectable: &[&'static str]) -> Result<BTreeMap<&'static
 
 /// What happened to one key at one revision.
 #[derive(Debug)]
-pub struct Change {
+pub(crate) struct Change {
     pub revision: i64,
     /// The object now, or as it last was if it is gone (with the revision of its deletion).
     pub object: Arc<Stored>,
@@ -138,12 +138,12 @@ pub struct Change {
 }
 
 impl Change {
-    pub fn new(revision: i64, object: Arc<Stored>, previous: Option<Arc<Stored>>, deleted: bool) -> Self {
+    pub(crate) fn new(revision: i64, object: Arc<Stored>, previous: Option<Arc<Stored>>, deleted: bool) -> Self {
         Self { revision, object, previous, deleted, frames: Default::default() }
     }
 
     /// `{"type":"ADDED","object":{…}}\n`
-    pub fn frame(&self, kind: EventType, object: &Stored) -> Bytes {
+    pub(crate) fn frame(&self, kind: EventType, object: &Stored) -> Bytes {
         let slot = match kind {
             EventType::Added => &self.frames[0],
             EventType::Modified => &self.frames[1],
@@ -155,14 +155,14 @@ impl Change {
 
 /// What a watcher is told; an object that starts or stops matching a selector is added or deleted for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventType {
+pub(crate) enum EventType {
     Added,
     Modified,
     Deleted,
 }
 
 impl EventType {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",
@@ -172,7 +172,7 @@ impl EventType {
 }
 
 /// One watch event in JSON.
-pub fn frame(kind: EventType, object: &Stored) -> Bytes {
+pub(crate) fn frame(kind: EventType, object: &Stored) -> Bytes {
     let mut out = Vec::with_capacity(object.size() + 64);
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_str().as_bytes());
@@ -188,16 +188,22 @@ mod tests {
 
     #[test]
     fn the_resource_version_is_spliced_in() {
-        check(r#"{"kind":"A","apiVersion":"v1","metadata":{"name":"x"},"spec":{}}"#,
-              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#,
-              r#"{"metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#);
-        check(r#"{"kind":"A","apiVersion":"v1","metadata":{}}"#,
-              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7"}}"#,
-              r#"{"metadata":{"resourceVersion":"7"}}"#);
+        check(
+            r#"{"kind":"A","apiVersion":"v1","metadata":{"name":"x"},"spec":{}}"#,
+            r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#,
+            r#"{"metadata":{"resourceVersion":"7","name":"x"},"spec":{}}"#,
+        );
+        check(
+            r#"{"kind":"A","apiVersion":"v1","metadata":{}}"#,
+            r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7"}}"#,
+            r#"{"metadata":{"resourceVersion":"7"}}"#,
+        );
         // Written by another hand, in another order.
-        check(r#"{"apiVersion":"v1", "metadata" : {"name":"x"}, "kind":"A"}"#,
-              r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"}}"#,
-              r#"{"metadata":{"resourceVersion":"7","name":"x"}}"#);
+        check(
+            r#"{"apiVersion":"v1", "metadata" : {"name":"x"}, "kind":"A"}"#,
+            r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"7","name":"x"}}"#,
+            r#"{"metadata":{"resourceVersion":"7","name":"x"}}"#,
+        );
     }
 
     #[track_caller]

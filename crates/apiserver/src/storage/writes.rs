@@ -8,14 +8,14 @@ use super::cache::Cache;
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precondition {
+pub(crate) enum Precondition {
     Absent,
     /// Last modified at exactly this revision.
     At(i64),
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum WriteError {
+pub(crate) enum WriteError {
     /// The precondition does not hold (any more); the caches must reach this revision before a retry makes sense.
     #[error("the object is not as expected at revision {0}")]
     Unmet(i64),
@@ -29,7 +29,7 @@ impl Cache {
     }
 
     /// Writes an object; answers its new revision.
-    pub async fn put(
+    pub(crate) async fn put(
         &self,
         store: &dyn Store,
         key: &str,
@@ -41,7 +41,7 @@ impl Cache {
         transact(store, key, precondition, put).await
     }
 
-    pub async fn delete(&self, store: &dyn Store, key: &str, revision: i64) -> Result<i64, WriteError> {
+    pub(crate) async fn delete(&self, store: &dyn Store, key: &str, revision: i64) -> Result<i64, WriteError> {
         let key = self.store_key(key);
         transact(store, key.clone(), Precondition::At(revision), Op::Delete { key, end: None }).await
     }

@@ -36,12 +36,17 @@ fn selector_rules(object: &Object) -> Vec<FieldError> {
     let Some(selector) = object.at(&["spec", "selector"]) else {
         return vec![FieldError::required("spec.selector", "")];
     };
-    let empty = |key: &str| selector.get(key).is_none_or(|v| v.as_object().is_none_or(Object::is_empty) && v.as_array().is_none_or(Vec::is_empty));
+    let empty = |key: &str| {
+        selector
+            .get(key)
+            .is_none_or(|v| v.as_object().is_none_or(Object::is_empty) && v.as_array().is_none_or(Vec::is_empty))
+    };
     if empty("matchLabels") && empty("matchExpressions") {
         let detail = "empty selector is invalid for deployment";
         return vec![FieldError::invalid("spec.selector", selector.clone(), detail)];
     }
-    let parsed = serde_json::from_value(selector.clone()).ok().and_then(|s| Selector::from_label_selector(Some(&s)).ok());
+    let parsed =
+        serde_json::from_value(selector.clone()).ok().and_then(|s| Selector::from_label_selector(Some(&s)).ok());
     let Some(parsed) = parsed else {
         return vec![FieldError::invalid("spec.selector", selector.clone(), "invalid label selector")];
     };
@@ -92,7 +97,8 @@ impl Strategy for Deployments {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let mut errors = not_negative(object, &["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]);
+        let mut errors =
+            not_negative(object, &["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]);
         errors.extend(selector_rules(object));
         errors.extend(template_rules(object));
         errors.extend(strategy_rules(object));
@@ -114,9 +120,8 @@ fn strategy_rules(object: &Object) -> Vec<FieldError> {
         )],
         "Recreate" => Vec::new(),
         "RollingUpdate" => {
-            let zero = |key: &str| {
-                rolling.and_then(|r| r.get(key)).is_none_or(|v| v == &json!(0) || v == "0%" || v == "0")
-            };
+            let zero =
+                |key: &str| rolling.and_then(|r| r.get(key)).is_none_or(|v| v == &json!(0) || v == "0%" || v == "0");
             if zero("maxUnavailable") && zero("maxSurge") {
                 let value = rolling.and_then(|r| r.get("maxUnavailable")).cloned().unwrap_or_default();
                 let detail = "may not be 0 when `maxSurge` is 0";
@@ -272,7 +277,15 @@ impl Strategy for StatefulSets {
         const MESSAGE: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
         let fixed = |object: &Object| {
             let mut spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-            for field in ["replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy", "minReadySeconds"] {
+            for field in [
+                "replicas",
+                "ordinals",
+                "template",
+                "updateStrategy",
+                "revisionHistoryLimit",
+                "persistentVolumeClaimRetentionPolicy",
+                "minReadySeconds",
+            ] {
                 spec.remove(field);
             }
             spec

@@ -50,7 +50,11 @@ impl Strategy for Jobs {
         for field in ["completions", "selector", "completionMode"] {
             let (now, before) = (new.at(&["spec", field]), old.at(&["spec", field]));
             if now != before && field != "completions" {
-                errors.push(FieldError::invalid(format!("spec.{field}"), now.cloned().unwrap_or_default(), "field is immutable"));
+                errors.push(FieldError::invalid(
+                    format!("spec.{field}"),
+                    now.cloned().unwrap_or_default(),
+                    "field is immutable",
+                ));
             }
         }
         let suspended = old.at(&["spec", "suspend"]) == Some(&Value::Bool(true));
@@ -85,7 +89,10 @@ fn template_rules(object: &Object, place: &[&str], path: &Path) -> Vec<FieldErro
     let policy = spec.text(&["restartPolicy"]);
     if policy == "Always" {
         let allowed = ["OnFailure", "Never"];
-        errors.push(FieldError::required(&path.child("restartPolicy"), format!("valid values: {allowed:?}").replace(['[', ']'], "")));
+        errors.push(FieldError::required(
+            &path.child("restartPolicy"),
+            format!("valid values: {allowed:?}").replace(['[', ']'], ""),
+        ));
     }
     errors
 }

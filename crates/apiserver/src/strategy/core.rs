@@ -27,9 +27,10 @@ impl Strategy for Namespaces {
 
     fn prepare_for_create(&self, object: &mut Object) {
         object.insert("status".into(), json!({"phase": "Active"}));
-        let has_own = object.at(&["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|list| {
-            list.iter().any(|finalizer| finalizer == "kubernetes")
-        });
+        let has_own = object
+            .at(&["spec", "finalizers"])
+            .and_then(Value::as_array)
+            .is_some_and(|list| list.iter().any(|finalizer| finalizer == "kubernetes"));
         if !has_own {
             object.at_mut(&["spec"]).insert("finalizers".into(), json!(["kubernetes"]));
         }
@@ -96,7 +97,11 @@ impl Strategy for Secrets {
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         let mut errors = immutable_data(new, old);
         if new.get("type") != old.get("type") {
-            errors.push(FieldError::invalid("type", new.get("type").cloned().unwrap_or_default(), "field is immutable"));
+            errors.push(FieldError::invalid(
+                "type",
+                new.get("type").cloned().unwrap_or_default(),
+                "field is immutable",
+            ));
         }
         errors
     }

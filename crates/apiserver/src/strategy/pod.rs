@@ -78,7 +78,9 @@ impl Strategy for Pods {
 /// The spec with everything an update may change taken from `base`.
 fn fixed_part(object: &Object, base: &Object) -> Object {
     let mut spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-    for field in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates", "nodeSelector"] {
+    for field in
+        ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates", "nodeSelector"]
+    {
         match base.at(&["spec", field]) {
             Some(value) => spec.insert(field.into(), value.clone()),
             None => spec.remove(field),
@@ -122,7 +124,10 @@ mod tests {
     fn qos_follows_requests_and_limits() {
         check(json!({}), "BestEffort");
         check(json!({"requests": {"cpu": "1"}}), "Burstable");
-        check(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}), "Guaranteed");
+        check(
+            json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}),
+            "Guaranteed",
+        );
         check(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}), "Burstable");
     }
 

@@ -68,7 +68,8 @@ fn container_defaults(container: &mut Object, host_network: bool) {
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(Value::Object(probe)) = container.get_mut(probe) {
-            let numbers = [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
+            let numbers =
+                [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
             for (key, value) in numbers {
                 // Zero is Go's word for unset here.
                 if probe.get(key).and_then(Value::as_i64).unwrap_or(0) == 0 {

@@ -39,7 +39,13 @@ pub(super) fn pod_spec(spec: &Object, path: &Path) -> Vec<FieldError> {
         let detail = "must be between 1 and 2147483647, inclusive";
         errors.push(FieldError::invalid(&path.child("activeDeadlineSeconds"), seconds, detail));
     }
-    for (field, rule) in [("hostname", is_label as fn(&str) -> Vec<String>), ("subdomain", is_label), ("nodeName", is_subdomain), ("serviceAccountName", is_subdomain), ("priorityClassName", is_subdomain)] {
+    for (field, rule) in [
+        ("hostname", is_label as fn(&str) -> Vec<String>),
+        ("subdomain", is_label),
+        ("nodeName", is_subdomain),
+        ("serviceAccountName", is_subdomain),
+        ("priorityClassName", is_subdomain),
+    ] {
         let text = spec.text(&[field]);
         if !text.is_empty() {
             errors.extend(rule(text).into_iter().map(|e| FieldError::invalid(&path.child(field), text, e)));
@@ -103,7 +109,8 @@ fn container_rules(container: &Object, path: &Path, volumes: &HashSet<String>, e
         if name.is_empty() {
             errors.push(FieldError::required(&at.child("name"), ""));
         } else if name.contains('=') || !name.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-            let detail = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+            let detail =
+                "a valid environment variable name must consist only of printable ASCII characters other than '='";
             errors.push(FieldError::invalid(&at.child("name"), name, detail));
         }
         if variable.contains_key("valueFrom") && !variable.text(&["value"]).is_empty() {

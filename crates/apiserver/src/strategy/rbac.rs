@@ -26,15 +26,25 @@ impl Strategy for Roles {
             }
             if !empty("nonResourceURLs") {
                 if !object.namespace().is_empty() {
-                    errors.push(FieldError::invalid(&path.child("nonResourceURLs"), rule.get("nonResourceURLs").cloned().unwrap_or_default(), "namespaced rules cannot apply to non-resource URLs"));
+                    errors.push(FieldError::invalid(
+                        &path.child("nonResourceURLs"),
+                        rule.get("nonResourceURLs").cloned().unwrap_or_default(),
+                        "namespaced rules cannot apply to non-resource URLs",
+                    ));
                 }
                 continue;
             }
             if empty("apiGroups") {
-                errors.push(FieldError::required(&path.child("apiGroups"), "resource rules must supply at least one api group"));
+                errors.push(FieldError::required(
+                    &path.child("apiGroups"),
+                    "resource rules must supply at least one api group",
+                ));
             }
             if empty("resources") {
-                errors.push(FieldError::required(&path.child("resources"), "resource rules must supply at least one resource"));
+                errors.push(FieldError::required(
+                    &path.child("resources"),
+                    "resource rules must supply at least one resource",
+                ));
             }
         }
         errors

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use api::ApiError;
 use bytes::Bytes;
-use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -61,7 +61,14 @@ fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, Ap
     let (parts, body) = request.into_parts();
     let mut headers = parts.headers;
     let upgrade = headers.get(header::UPGRADE).cloned();
-    for name in [header::HOST, header::AUTHORIZATION, header::CONNECTION, header::UPGRADE, header::TE, header::TRANSFER_ENCODING] {
+    for name in [
+        header::HOST,
+        header::AUTHORIZATION,
+        header::CONNECTION,
+        header::UPGRADE,
+        header::TE,
+        header::TRANSFER_ENCODING,
+    ] {
         headers.remove(name);
     }
     if let Some(protocol) = upgrade {
@@ -72,7 +79,8 @@ fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, Ap
     headers.insert(header::HOST, host);
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
-    *outgoing.uri_mut() = target.path_and_query.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
+    *outgoing.uri_mut() =
+        target.path_and_query.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
     *outgoing.headers_mut() = headers as HeaderMap;
     Ok(outgoing)
 }

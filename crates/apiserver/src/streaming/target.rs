@@ -93,7 +93,11 @@ fn container(pod: &Object, asked: Option<&str>) -> Result<String, ApiError> {
     match main.as_slice() {
         [only] => Ok(only.clone()),
         _ => {
-            let mut why = format!("a container name must be specified for pod {}, choose one of: [{}]", pod.name(), main.join(" "));
+            let mut why = format!(
+                "a container name must be specified for pod {}, choose one of: [{}]",
+                pod.name(),
+                main.join(" ")
+            );
             if !init.is_empty() {
                 why.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
             }
@@ -154,7 +158,8 @@ fn pod_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> 
     if host.is_empty() {
         return Err(ApiError::unavailable("address not allowed: the pod has no address yet"));
     }
-    let first = pod.at(&["spec", "containers"]).and_then(|c| c.get(0)?.get("ports")?.get(0)?.get("containerPort")?.as_u64());
+    let first =
+        pod.at(&["spec", "containers"]).and_then(|c| c.get(0)?.get("ports")?.get(0)?.get("containerPort")?.as_u64());
     let number = match port {
         Some(text) => text.parse().map_err(|_| ApiError::bad_request(format!("invalid port {text:?}")))?,
         None => first.and_then(|port| u16::try_from(port).ok()).unwrap_or(80),
@@ -171,7 +176,9 @@ fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiErr
     let wanted = match port {
         None | Some("") if ports.len() == 1 => ports.first(),
         None | Some("") => ports.iter().find(|p| p.text(&["name"]).is_empty()),
-        Some(text) => ports.iter().find(|p| p.text(&["name"]) == text || p.get("port").map(Value::to_string).as_deref() == Some(text)),
+        Some(text) => ports
+            .iter()
+            .find(|p| p.text(&["name"]) == text || p.get("port").map(Value::to_string).as_deref() == Some(text)),
     };
     let none = || ApiError::unavailable(format!("no endpoints available for service {:?}", info.name));
     let wanted = wanted.ok_or_else(none)?;
@@ -184,14 +191,30 @@ fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiErr
         }
         let slice = stored.decode();
         let port_name = wanted.text(&["name"]);
-        let port = slice.at(&["ports"]).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+        let port = slice
+            .at(&["ports"])
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
             .find(|p| p.text(&["name"]) == port_name)
-            .and_then(|p| p.get("port")?.as_u64()).and_then(|p| u16::try_from(p).ok());
-        let ready = slice.at(&["endpoints"]).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+            .and_then(|p| p.get("port")?.as_u64())
+            .and_then(|p| u16::try_from(p).ok());
+        let ready = slice
+            .at(&["endpoints"])
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
             .find(|e| e.at(&["conditions", "ready"]) != Some(&Value::Bool(false)));
         let address = ready.and_then(|e| e.get("addresses")?.get(0)?.as_str());
         if let (Some(port), Some(host)) = (port, address) {
-            return Ok(Target { host: host.to_owned(), port, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) });
+            return Ok(Target {
+                host: host.to_owned(),
+                port,
+                tls: info.name.starts_with("https:"),
+                path_and_query: rest_of(context),
+            });
         }
     }
     Err(none())

@@ -36,7 +36,17 @@ pub(super) fn human(seconds: i64) -> String {
 mod tests {
     #[test]
     fn ages_read_as_upstreams() {
-        for (seconds, want) in [(0, "0s"), (119, "119s"), (120, "2m"), (200, "3m20s"), (3600, "60m"), (11_000, "3h3m"), (100_000, "27h"), (180_000, "2d2h"), (900_000, "10d")] {
+        for (seconds, want) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (200, "3m20s"),
+            (3600, "60m"),
+            (11_000, "3h3m"),
+            (100_000, "27h"),
+            (180_000, "2d2h"),
+            (900_000, "10d"),
+        ] {
             assert_eq!(super::human(seconds), want);
         }
     }

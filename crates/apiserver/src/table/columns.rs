@@ -72,7 +72,14 @@ static STATEFUL_SETS: [Column; 5] = [
 static JOBS: [Column; 8] = [
     NAME,
     text("Status", job_status),
-    text("Completions", |o| format!("{}/{}", count(o, &["status", "succeeded"]), o.at(&["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1)).into()),
+    text("Completions", |o| {
+        format!(
+            "{}/{}",
+            count(o, &["status", "succeeded"]),
+            o.at(&["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1)
+        )
+        .into()
+    }),
     text("Duration", job_duration),
     AGE,
     wide("Containers", |o| containers(o, "name")),
@@ -86,7 +93,10 @@ static CRON_JOBS: [Column; 7] = [
     text("Timezone", |o| or_none(o, &["spec", "timeZone"])),
     text("Suspend", |o| if o.at(&["spec", "suspend"]) == Some(&Value::Bool(true)) { "True" } else { "False" }.into()),
     number("Active", |o| list(o, &["status", "active"]).len().into()),
-    text("Last Schedule", |o| match o.text(&["status", "lastScheduleTime"]) { "" => "<none>".into(), at => since(at).into() }),
+    text("Last Schedule", |o| match o.text(&["status", "lastScheduleTime"]) {
+        "" => "<none>".into(),
+        at => since(at).into(),
+    }),
     AGE,
 ];
 
@@ -135,17 +145,32 @@ static EVENTS: [Column; 10] = [
     text("Object", |o| format!("{}/{}", event_object(o, "kind").to_lowercase(), event_object(o, "name")).into()),
     wide("Subobject", |o| event_object(o, "fieldPath").into()),
     wide("Source", |o| event_source(o).into()),
-    text("Message", |o| match o.text(&["message"]) { "" => o.text(&["note"]), text => text }.trim().into()),
-    wide("First Seen", |o| since(match o.text(&["firstTimestamp"]) { "" => event_time(o), at => at }).into()),
+    text("Message", |o| {
+        match o.text(&["message"]) {
+            "" => o.text(&["note"]),
+            text => text,
+        }
+        .trim()
+        .into()
+    }),
+    wide("First Seen", |o| {
+        since(match o.text(&["firstTimestamp"]) {
+            "" => event_time(o),
+            at => at,
+        })
+        .into()
+    }),
     wide("Count", |o| count(o, &["count"]).max(1).to_string().into()),
     wide("Name", name),
 ];
 
-static SECRETS: [Column; 4] = [NAME, text("Type", |o| o.text(&["type"]).into()), number("Data", |o| keys(o, "data").into()), AGE];
+static SECRETS: [Column; 4] =
+    [NAME, text("Type", |o| o.text(&["type"]).into()), number("Data", |o| keys(o, "data").into()), AGE];
 static CONFIG_MAPS: [Column; 3] = [NAME, number("Data", |o| (keys(o, "data") + keys(o, "binaryData")).into()), AGE];
 static SERVICE_ACCOUNTS: [Column; 3] = [NAME, number("Secrets", |o| list(o, &["secrets"]).len().into()), AGE];
 static ROLES: [Column; 2] = [NAME, text("Created At", |o| o.text(&["metadata", "creationTimestamp"]).into())];
-static BINDINGS: [Column; 3] = [NAME, text("Role", |o| format!("{}/{}", o.text(&["roleRef", "kind"]), o.text(&["roleRef", "name"])).into()), AGE];
+static BINDINGS: [Column; 3] =
+    [NAME, text("Role", |o| format!("{}/{}", o.text(&["roleRef", "kind"]), o.text(&["roleRef", "name"])).into()), AGE];
 static LEASES: [Column; 3] = [NAME, text("Holder", |o| o.text(&["spec", "holderIdentity"]).into()), AGE];
 static PRIORITY_CLASSES: [Column; 5] = [
     NAME,
@@ -156,7 +181,9 @@ static PRIORITY_CLASSES: [Column; 5] = [
 ];
 static COMPONENT_STATUSES: [Column; 4] = [
     NAME,
-    text("Status", |o| if condition(o, &["conditions"], "Healthy", "status") == "True" { "Healthy" } else { "Unhealthy" }.into()),
+    text("Status", |o| {
+        if condition(o, &["conditions"], "Healthy", "status") == "True" { "Healthy" } else { "Unhealthy" }.into()
+    }),
     text("Message", |o| condition(o, &["conditions"], "Healthy", "message").into()),
     text("Error", |o| condition(o, &["conditions"], "Healthy", "error").into()),
 ];
@@ -220,7 +247,9 @@ fn labels(labels: Option<&Value>) -> Value {
 fn selector(object: &Object) -> Value {
     match object.at(&["spec", "selector"]) {
         Some(selector) if selector.get("matchLabels").is_some() => labels(selector.get("matchLabels")),
-        Some(selector) if Selector::parse("").is_ok() && selector.get("matchExpressions").is_none() => labels(Some(selector)),
+        Some(selector) if Selector::parse("").is_ok() && selector.get("matchExpressions").is_none() => {
+            labels(Some(selector))
+        }
         Some(selector) => selector.to_string().into(),
         None => "<none>".into(),
     }
@@ -236,13 +265,21 @@ fn readiness_gates(object: &Object) -> Value {
     if gates.is_empty() {
         return "<none>".into();
     }
-    let met = gates.iter().filter(|gate| condition(object, &["status", "conditions"], gate.text(&["conditionType"]), "status") == "True");
+    let met = gates
+        .iter()
+        .filter(|gate| condition(object, &["status", "conditions"], gate.text(&["conditionType"]), "status") == "True");
     format!("{}/{}", met.count(), gates.len()).into()
 }
 
 fn job_status(object: &Object) -> Value {
     let is = |kind: &str| condition(object, &["status", "conditions"], kind, "status") == "True";
-    let known = [("Complete", "Complete"), ("Failed", "Failed"), ("Suspended", "Suspended"), ("FailureTarget", "FailureTarget"), ("SuccessCriteriaMet", "SuccessCriteriaMet")];
+    let known = [
+        ("Complete", "Complete"),
+        ("Failed", "Failed"),
+        ("Suspended", "Suspended"),
+        ("FailureTarget", "FailureTarget"),
+        ("SuccessCriteriaMet", "SuccessCriteriaMet"),
+    ];
     match known.into_iter().find(|(kind, _)| is(kind)) {
         _ if object.is_terminating() => "Terminating".into(),
         Some((_, word)) => word.into(),
@@ -260,7 +297,10 @@ fn job_duration(object: &Object) -> Value {
 fn external_ip(object: &Object) -> Value {
     let mut all: Vec<&str> = list(object, &["status", "loadBalancer", "ingress"])
         .into_iter()
-        .map(|i| match i.text(&["ip"]) { "" => i.text(&["hostname"]), ip => ip })
+        .map(|i| match i.text(&["ip"]) {
+            "" => i.text(&["hostname"]),
+            ip => ip,
+        })
         .collect();
     all.extend(strings(object, &["spec", "externalIPs"]));
     match (object.text(&["spec", "type"]), all.is_empty()) {
@@ -323,7 +363,13 @@ fn node_address(object: &Object, kind: &str) -> Value {
 }
 
 fn event_time(object: &Object) -> &str {
-    let paths: [&[&str]; 5] = [&["series", "lastObservedTime"], &["lastTimestamp"], &["deprecatedLastTimestamp"], &["eventTime"], &["firstTimestamp"]];
+    let paths: [&[&str]; 5] = [
+        &["series", "lastObservedTime"],
+        &["lastTimestamp"],
+        &["deprecatedLastTimestamp"],
+        &["eventTime"],
+        &["firstTimestamp"],
+    ];
     paths.into_iter().map(|path| object.text(path)).find(|text| !text.is_empty()).unwrap_or_default()
 }
 

@@ -59,9 +59,9 @@ pub(super) fn status(pod: &Object) -> Value {
         "" => pod.text(&["status", "phase"]).to_owned(),
         reason => reason.to_owned(),
     };
-    let gated = list(pod, &["status", "conditions"]).into_iter().find(|c| {
-        c.text(&["type"]) == "PodScheduled" && c.text(&["reason"]) == "SchedulingGated"
-    });
+    let gated = list(pod, &["status", "conditions"])
+        .into_iter()
+        .find(|c| c.text(&["type"]) == "PodScheduled" && c.text(&["reason"]) == "SchedulingGated");
     if gated.is_some() {
         reason = "SchedulingGated".into();
     }
@@ -78,7 +78,9 @@ pub(super) fn status(pod: &Object) -> Value {
                 reason = waiting.to_owned();
             } else if terminated.is_some() {
                 reason = ended(container);
-            } else if container.get("ready") == Some(&Value::Bool(true)) && container.at(&["state", "running"]).is_some() {
+            } else if container.get("ready") == Some(&Value::Bool(true))
+                && container.at(&["state", "running"]).is_some()
+            {
                 running = true;
             }
         }
