@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Image(Image),
     /// A small HTTP server that tells who answered, as `ferry.local/hello` runs it
     Hello(Hello),
+    /// Fetch a URL from inside a pod whose image holds nothing else
+    Fetch(Fetch),
 }
 
 #[derive(Args, Clone)]
@@ -234,4 +236,15 @@ pub(crate) enum ImageCommand {
 pub(crate) struct Hello {
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub(crate) listen: std::net::SocketAddr,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Fetch {
+    pub(crate) url: String,
+    /// Send the pod's service-account token
+    #[arg(long)]
+    pub(crate) service_account: bool,
+    /// Seconds to wait for the answer
+    #[arg(long, default_value_t = 10)]
+    pub(crate) timeout: u64,
 }

@@ -5,6 +5,7 @@ mod alone;
 mod cli;
 mod cluster;
 mod control_plane;
+mod fetch;
 mod hello;
 mod image;
 mod kubeconfig;
@@ -55,6 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Dns(options) => alone::dns(options).await,
         Command::Image(options) => image::run(options).await,
         Command::Hello(options) => hello::run(options).await,
+        Command::Fetch(options) => fetch::run(options).await,
     }
 }
 

@@ -1,0 +1,30 @@
+//! What the end-to-end tests share: the real binary as its user runs it, and the real kubectl.
+//!
+//! The tests need root and use the machine's network, so they run one at a time (`cargo xtask test`).
+
+mod cluster;
+mod leaks;
+mod probe;
+
+pub use cluster::{Cluster, Options, ferry_binary, read_some};
+pub use leaks::Leaks;
+pub use probe::{Load, dns_a, http_get};
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Asks until the answer is there. For what only the outside world shows; everything else is awaited with `kubectl wait`.
+pub fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let begun = Instant::now();
+    let mut last = None;
+    while begun.elapsed() < limit {
+        match ask() {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => (),
+            Err(error) => last = Some(error),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bail!("{what}: not within {limit:?}{}", last.map(|e| format!(" ({e:#})")).unwrap_or_default())
+}
