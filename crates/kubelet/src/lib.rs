@@ -1,1 +1,31 @@
-//! Ferry's kubelet.
+//! Ferry's kubelet: the pods of one node, run over CRI, reported to the API.
+//!
+//! Everything is driven by events: one worker per pod ([`pod`]) reacts to the API, the runtime, its probes and its timers. Pure
+//! functions decide (what to start, what to report), thin async code acts. Restarting the kubelet restarts nothing: containers are
+//! recognised by their labels.
+
+mod cgroups;
+mod clock;
+mod config;
+mod context;
+mod credentials;
+mod dns;
+mod env;
+mod expand;
+mod fields;
+mod images;
+mod kubelet;
+mod node;
+mod pod;
+mod pods;
+mod probes;
+mod qos;
+mod resources;
+mod security;
+mod server;
+mod sources;
+mod spec;
+mod volumes;
+
+pub use config::Config;
+pub use kubelet::{BuildError, Kubelet, RunError, stop_all_pods};

@@ -1,0 +1,189 @@
+//! The pod's cgroup: made below its quality-of-service class, limited, removed after the pod. cgroup v1 and v2.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::qos::{self, Class};
+use crate::resources::{CPU_PERIOD_US, PodLimits};
+use crate::spec;
+
+#[derive(Debug, thiserror::Error)]
+#[error("cgroup {path}: {step}")]
+pub(crate) struct CgroupError {
+    step: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Where cgroups are mounted on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroups {
+    mount: PathBuf,
+    root: String,
+    unified: bool,
+}
+
+/// The v1 hierarchies that a pod gets a group in; those the kernel lacks are skipped.
+const CONTROLLERS: [&str; 8] = ["cpu", "cpuacct", "memory", "cpuset", "pids", "blkio", "freezer", "devices"];
+
+impl Cgroups {
+    pub(crate) fn new(root: &str) -> Self {
+        Self::at(Path::new("/sys/fs/cgroup"), root)
+    }
+
+    fn at(mount: &Path, root: &str) -> Self {
+        let unified = mount.join("cgroup.controllers").exists();
+        Self { mount: mount.to_owned(), root: format!("/{}", root.trim_matches('/')), unified }
+    }
+
+    /// The parent of the pod's containers, as the runtime is told it.
+    pub(crate) fn pod_parent(&self, pod: &Pod) -> String {
+        self.parent_of(qos::class(pod), spec::uid(pod))
+    }
+
+    fn parent_of(&self, class: Class, uid: &str) -> String {
+        let root = self.root.trim_end_matches('/');
+        match class {
+            Class::Guaranteed => format!("{root}/pod{uid}"),
+            Class::Burstable => format!("{root}/burstable/pod{uid}"),
+            Class::BestEffort => format!("{root}/besteffort/pod{uid}"),
+        }
+    }
+
+    /// Makes the pod's group and sets its limits; safe to repeat.
+    pub(crate) fn ensure(&self, pod: &Pod, limits: &PodLimits) -> Result<(), CgroupError> {
+        let parent = self.pod_parent(pod);
+        if self.unified { self.ensure_unified(&parent, limits) } else { self.ensure_v1(&parent, limits) }
+    }
+
+    fn ensure_unified(&self, parent: &str, limits: &PodLimits) -> Result<(), CgroupError> {
+        let mut path = self.mount.clone();
+        for part in parent.split('/').filter(|part| !part.is_empty()) {
+            enable_controllers(&path);
+            path.push(part);
+            create(&path)?;
+        }
+        enable_controllers(&path);
+        let weight = 1 + ((limits.cpu_shares - 2) * 9999) / 262_142;
+        write(&path, "cpu.weight", &weight.to_string())?;
+        if let Some(quota) = limits.cpu_quota {
+            let quota = if quota > 0 { quota.to_string() } else { "max".to_owned() };
+            write(&path, "cpu.max", &format!("{quota} {CPU_PERIOD_US}"))?;
+        }
+        if let Some(memory) = limits.memory {
+            write(&path, "memory.max", &memory.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn ensure_v1(&self, parent: &str, limits: &PodLimits) -> Result<(), CgroupError> {
+        for controller in CONTROLLERS.iter().map(|name| self.mount.join(name)).filter(|path| path.is_dir()) {
+            let mut path = controller.clone();
+            for part in parent.split('/').filter(|part| !part.is_empty()) {
+                let above = path.clone();
+                path.push(part);
+                create(&path)?;
+                inherit_cpuset(&above, &path);
+            }
+        }
+        let of = |controller: &str| {
+            let hierarchy = self.mount.join(controller);
+            hierarchy.is_dir().then(|| hierarchy.join(parent.trim_start_matches('/')))
+        };
+        if let Some(cpu) = of("cpu") {
+            write(&cpu, "cpu.shares", &limits.cpu_shares.to_string())?;
+            if let Some(quota) = limits.cpu_quota {
+                write(&cpu, "cpu.cfs_period_us", &CPU_PERIOD_US.to_string())?;
+                write(&cpu, "cpu.cfs_quota_us", &if quota > 0 { quota } else { -1 }.to_string())?;
+            }
+        }
+        if let (Some(memory), Some(limit)) = (of("memory"), limits.memory) {
+            write(&memory, "memory.limit_in_bytes", &limit.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's group, whatever its class was, in every hierarchy.
+    pub(crate) fn remove(&self, uid: &str) -> Result<(), CgroupError> {
+        for class in [Class::Guaranteed, Class::Burstable, Class::BestEffort] {
+            let parent = self.parent_of(class, uid);
+            for hierarchy in self.hierarchies() {
+                remove_tree(&hierarchy.join(parent.trim_start_matches('/')))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pods that have a group here, for finding those nobody knows any more.
+    pub(crate) fn pods(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for hierarchy in self.hierarchies() {
+            for class in ["", "burstable", "besteffort"] {
+                let folder = hierarchy.join(self.root.trim_start_matches('/')).join(class);
+                let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+                let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+                found.extend(names.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)));
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    fn hierarchies(&self) -> Vec<PathBuf> {
+        if self.unified {
+            return vec![self.mount.clone()];
+        }
+        let folders = std::fs::read_dir(&self.mount).into_iter().flatten().flatten().map(|entry| entry.path());
+        folders.filter(|path| path.is_dir() && !path.is_symlink()).collect()
+    }
+}
+
+fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    let path = path.to_owned();
+    move |source| CgroupError { step, path, source }
+}
+
+fn create(path: &Path) -> Result<(), CgroupError> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed("cannot be created", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn write(folder: &Path, file: &'static str, value: &str) -> Result<(), CgroupError> {
+    let path = folder.join(file);
+    std::fs::write(&path, value).map_err(failed("cannot be written", &path))
+}
+
+/// A v1 cpuset group takes no process until it has CPUs and memory nodes of its own.
+fn inherit_cpuset(above: &Path, below: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let empty = std::fs::read_to_string(below.join(file)).is_ok_and(|text| text.trim().is_empty());
+        if let (true, Ok(value)) = (empty, std::fs::read_to_string(above.join(file))) {
+            let _ = std::fs::write(below.join(file), value.trim());
+        }
+    }
+}
+
+/// A controller the machine lacks, or that may not be delegated here, is not fatal: limits that need it fail on their own.
+fn enable_controllers(path: &Path) {
+    let available = std::fs::read_to_string(path.join("cgroup.controllers")).unwrap_or_default();
+    for controller in available.split_whitespace() {
+        let _ = std::fs::write(path.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
+fn remove_tree(path: &Path) -> Result<(), CgroupError> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_tree(&entry.path())?;
+    }
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("cannot be removed", path)(error)),
+        _ => Ok(()),
+    }
+}

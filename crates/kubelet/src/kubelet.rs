@@ -1,0 +1,158 @@
+//! Builds a kubelet from its configuration and runs its parts until the drain.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Drain, Informers, Recorder};
+use cri::v1::{
+    ListContainersRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest,
+    VersionRequest,
+};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::cgroups::Cgroups;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::context::Context;
+use crate::images::Images;
+use crate::node::info::Machine;
+use crate::node::{NodeKeeper, Setup};
+use crate::pod::labels;
+use crate::pods::Pods;
+use crate::sources::Sources;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("cannot make {path}: {source}")]
+    Folder { path: PathBuf, source: std::io::Error },
+    #[error("cannot listen on port {port}: {source}")]
+    Listen { port: u16, source: std::io::Error },
+    #[error("the container runtime does not answer: {0}")]
+    Runtime(#[source] Box<tonic::Status>),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("a part of the kubelet failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// A kubelet that has its folders, its port and its runtime, and has not started anything.
+pub struct Kubelet {
+    config: Config,
+    machine: Machine,
+    runtime: String,
+    listener: TcpListener,
+}
+
+impl Kubelet {
+    /// Makes folders, binds the port, asks the runtime who it is.
+    ///
+    /// # Errors
+    /// When one of these fails; nothing is left running.
+    pub async fn build(config: Config) -> Result<Self, BuildError> {
+        for path in [config.root_dir.join("pods"), config.pod_logs_dir.clone()] {
+            std::fs::create_dir_all(&path).map_err(|source| BuildError::Folder { path, source })?;
+        }
+        let version = config.cri.version(VersionRequest { version: "0.1.0".to_owned() }).await;
+        let version = version.map_err(|status| BuildError::Runtime(Box::new(status)))?;
+        let machine =
+            Machine::look(&config.root_dir, format!("{}://{}", version.runtime_name, version.runtime_version));
+        let address = SocketAddr::from(([0, 0, 0, 0], config.port));
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| BuildError::Listen { port: config.port, source })?;
+        Ok(Self { config, machine, runtime: version.runtime_name, listener })
+    }
+
+    /// The port that was bound, for a configuration that asked for any.
+    pub fn port(&self) -> u16 {
+        self.listener.local_addr().map_or(self.config.port, |address| address.port())
+    }
+
+    /// Runs until `drain`; `ready` is called when the node is registered and Ready. Containers keep running afterwards.
+    ///
+    /// # Errors
+    /// When a part of the kubelet panicked.
+    pub async fn run(self, ready: impl FnOnce(), drain: Drain) -> Result<(), RunError> {
+        let port = self.port();
+        let Self { config, machine, runtime, listener } = self;
+        let informers = Informers::new(config.client.clone(), drain.clone());
+        let recorder = Recorder::new(config.client.clone(), "kubelet", &config.node_name, drain.clone());
+        let clock = Clock::system();
+        let nodes = informers.selected::<Node>("", &format!("metadata.name={}", config.node_name));
+        let pods = informers.selected::<Pod>("", &format!("spec.nodeName={}", config.node_name));
+        let context = Arc::new(Context {
+            images: Images::new(config.cri.clone(), recorder.clone(), clock.clone()),
+            node_name: config.node_name,
+            node_ip: config.node_ip,
+            cri: config.cri,
+            runtime,
+            sources: Sources::new(config.client.clone()),
+            client: config.client,
+            recorder,
+            clock,
+            root_dir: config.root_dir,
+            pod_logs_dir: config.pod_logs_dir,
+            cluster_dns: config.cluster_dns,
+            cluster_domain: config.cluster_domain,
+            resolv_conf: config.resolv_conf,
+            cgroups: Cgroups::new(&config.cgroup_root),
+            cpus: machine.cpus,
+            memory: machine.memory,
+            max_pods: i64::from(config.max_pods),
+            services: informers.of::<Service>(),
+            nodes,
+            admitted: Mutex::default(),
+        });
+        let setup = Setup {
+            machine,
+            port,
+            pod_cidr: config.pod_cidr,
+            register: config.register_node,
+            labels: config.node_labels,
+            taints: config.register_with_taints,
+        };
+        let keeper = Arc::new(NodeKeeper::new(context.clone(), setup));
+        let mut is_ready = keeper.ready.subscribe();
+        let (tell, inputs) = mpsc::unbounded_channel();
+        let mut parts = tokio::task::JoinSet::new();
+        parts.spawn(keeper.run(drain.clone()));
+        parts.spawn(Pods::new(context.clone(), drain.clone()).run(pods.clone(), tell, inputs));
+        if drain.run_until_cancelled(is_ready.wait_for(|ready| *ready)).await.is_some() {
+            ready();
+        }
+        drop(listener);
+        while let Some(ended) = parts.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+}
+
+/// Stops and removes every pod sandbox of this node that a kubelet made: for a node that goes away with its pods.
+///
+/// # Errors
+/// The first error of the runtime; the other pods are still tried.
+pub async fn stop_all_pods(cri: &dyn cri::Cri, grace: Duration) -> Result<(), tonic::Status> {
+    let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+    let sandboxes = cri.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+    let containers = cri.list_containers(ListContainersRequest::default()).await?.containers;
+    let ours = sandboxes.into_iter().filter(|sandbox| sandbox.labels.contains_key(labels::POD_UID));
+    let ends = ours.map(|sandbox| {
+        let own: Vec<_> = containers.iter().filter(|c| c.pod_sandbox_id == sandbox.id).map(|c| c.id.clone()).collect();
+        async move {
+            let stops =
+                own.into_iter().map(|container_id| cri.stop_container(StopContainerRequest { container_id, timeout }));
+            futures::future::join_all(stops).await;
+            let pod_sandbox_id = sandbox.id;
+            cri.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() }).await?;
+            cri.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id }).await.map(drop)
+        }
+    });
+    futures::future::join_all(ends).await.into_iter().collect()
+}
