@@ -57,11 +57,9 @@ pub(crate) fn remove(group: &str) {
     }
 }
 
-/// Removes a group only if it is empty.
-pub(crate) fn remove_if_empty(group: &str) {
-    for directory in directories(group) {
-        let _ = fs::remove_dir(directory);
-    }
+/// Removes a group only if nothing is below it; says whether it is gone.
+pub(crate) fn remove_if_empty(group: &str) -> bool {
+    directories(group).into_iter().map(|directory| fs::remove_dir(&directory).is_ok() || !directory.exists()).fold(true, |all, gone| all && gone)
 }
 
 fn remove_tree(directory: &Path) {

@@ -20,7 +20,7 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const OCI_VERSION: &str = "1.2.0";
 
 #[derive(Debug, thiserror::Error)]
-pub enum SpecError {
+pub(crate) enum SpecError {
     #[error("{0}")]
     Invalid(String),
     #[error("{0} is not supported by this runtime")]

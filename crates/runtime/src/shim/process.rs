@@ -1,4 +1,4 @@
-//! Calls libcontainer in a forked child, and hears from it by pipe, so that the shim's loop never waits.
+//! Calls libcontainer in a forked child that leaves its answer in a pipe, so that the shim's loop never waits.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -16,6 +16,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::executor::Exec;
 use super::protocol::{ContainerSetup, ProcessSetup};
 use crate::overlay;
+
+/// What fits into a pipe at once, so that the child never waits for a reader.
+const MAX_ANSWER_BYTES: usize = 4096;
 
 /// What a process is given as its first three descriptors.
 pub(super) enum Stdio {
@@ -62,7 +65,7 @@ impl Drop for Console {
     }
 }
 
-/// A child that is calling libcontainer. Its answer is on `answer` until end of file.
+/// A child that is calling libcontainer. When it has ended, its answer is in the pipe.
 pub(super) struct Launch {
     pub answer: PipeReader,
     pub console: Option<Console>,
@@ -70,10 +73,13 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// The pid of the container's (or exec's) process, or why there is none. Call when `answer` is at its end.
+    /// The pid of the container's (or exec's) process, or why there is none. Call when the child has ended.
     pub(super) fn finish(mut self) -> Result<(Pid, Option<OwnedFd>), String> {
-        let mut answer = String::new();
-        self.answer.read_to_string(&mut answer).map_err(|e| e.to_string())?;
+        let mut buffer = vec![0; MAX_ANSWER_BYTES];
+        // One read: the container's process holds the other end too, so there is no end of file to wait for.
+        let read = rustix::fs::fcntl_setfl(&self.answer, rustix::fs::OFlags::NONBLOCK).map_err(io::Error::from);
+        let read = read.and_then(|()| self.answer.read(&mut buffer)).unwrap_or(0);
+        let answer = String::from_utf8_lossy(buffer.get(..read).unwrap_or_default()).into_owned();
         let pid = match answer.split_once(' ') {
             Some(("pid", pid)) => pid.parse().map(Pid::from_raw).map_err(|_| answer.clone())?,
             Some(("error", message)) => return Err(message.to_owned()),
@@ -142,10 +148,11 @@ fn launch(
                 std::mem::forget(console);
                 called
             });
-            let _ = match outcome {
-                Ok(pid) => write!(told, "pid {pid}"),
-                Err(error) => write!(told, "error {}", with_causes(&error)),
+            let answer = match outcome {
+                Ok(pid) => format!("pid {pid}"),
+                Err(error) => format!("error {}", with_causes(&error)),
             };
+            let _ = told.write_all(answer.as_bytes().get(..MAX_ANSWER_BYTES).unwrap_or(answer.as_bytes()));
             // No destructors and no exit handlers: they belong to the shim.
             // SAFETY: _exit only ends this process.
             unsafe { nix::libc::_exit(0) }
