@@ -173,10 +173,13 @@ impl Runtime {
 
     async fn tear_down(&self, sandbox: &Arc<Sandbox>) -> Result<(), SandboxError> {
         let record = sandbox.record();
-        let link = sandbox.link.lock().take();
+        // A runtime that died while it made this sandbox may have left a shim that nobody is connected to.
+        let known = sandbox.link.lock().take();
+        let link = known.or_else(|| Link::connect(&sandbox.directory, mpsc::unbounded_channel().0).ok());
         if let Some(link) = link {
             let ended = tokio::time::timeout(SHUTDOWN_PATIENCE, link.tell(Request::Shutdown)).await;
             if !matches!(ended, Ok(Ok(()))) {
+                link.kill_shim();
                 self.bury(sandbox);
             }
         }

@@ -6,6 +6,7 @@
 //! about its caller (dumpable, OOM score, working directory) is gone with them.
 
 mod attached;
+mod complaints;
 mod executor;
 pub(crate) mod link;
 mod logs;

@@ -54,7 +54,7 @@ impl Drop for Served {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_survive_a_killed_runtime_and_are_adopted_by_the_next() -> Result<()> {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let directory = Scratch::new()?;
     let (root, group) = (directory.path(), group_for(directory.path()));
     // The image is put there by a runtime of this process, which is gone before the other starts.
     add_helper(runtime::Runtime::open(config(root)).await?.as_ref()).await?;
@@ -96,7 +96,7 @@ async fn pods_survive_a_killed_runtime_and_are_adopted_by_the_next() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_and_a_dead_shim_while_nobody_watched_are_both_told() -> Result<()> {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let directory = Scratch::new()?;
     let (root, group) = (directory.path(), group_for(directory.path()));
     add_helper(runtime::Runtime::open(config(root)).await?.as_ref()).await?;
     let first = Served::start(root).await?;

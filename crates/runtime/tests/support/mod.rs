@@ -14,10 +14,49 @@ pub const IMAGE: &str = "ferry.local/helper:test";
 pub const HELPER: &str = env!("CARGO_BIN_EXE_runtime-test-helper");
 
 pub struct Bed {
-    pub directory: tempfile::TempDir,
     pub runtime: Arc<Runtime>,
+    pub directory: Scratch,
     /// Every cgroup of this test is below it.
     pub group: String,
+}
+
+/// A directory, and the promise that nothing outlives it: a test that fails half-way is cleaned up after by force.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let root = self.path().display().to_string();
+        for (pid, _) in processes_naming(&root) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            remove_group(&hierarchy.path().join(group_for(self.path()).trim_start_matches('/')));
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for point in mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)).filter(|point| point.starts_with(&root)) {
+            let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+fn remove_group(group: &Path) {
+    for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|l| l.parse().ok()) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+    }
+    for entry in std::fs::read_dir(group).into_iter().flatten().flatten().filter(|e| e.path().is_dir()) {
+        remove_group(&entry.path());
+    }
+    let _ = std::fs::remove_dir(group);
 }
 
 pub fn config(root: &Path) -> Config {
@@ -38,7 +77,7 @@ pub async fn add_helper(runtime: &Runtime) -> Result<()> {
 
 impl Bed {
     pub async fn start() -> Result<Self> {
-        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let directory = Scratch::new()?;
         let runtime = Runtime::open(config(directory.path())).await?;
         add_helper(&runtime).await?;
         let group = group_for(directory.path());
@@ -221,20 +260,22 @@ pub fn check_clean(root: &Path, group: &str) -> Result<()> {
 
 /// Shims (and anything else) whose command line names this test's directory. A shim that was told to end may still be exiting.
 pub fn processes_of(root: &Path) -> Result<Vec<String>> {
-    let root_text = root.display().to_string();
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
     loop {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc")?.flatten() {
-            let Ok(bytes) = std::fs::read(entry.path().join("cmdline")) else { continue };
-            let line = String::from_utf8_lossy(&bytes).replace('\0', " ");
-            if line.contains(&root_text) {
-                found.push(format!("{} {line}", entry.file_name().display()));
-            }
-        }
+        let found = processes_naming(&root.display().to_string());
         if found.is_empty() || std::time::Instant::now() > deadline {
-            return Ok(found);
+            return Ok(found.into_iter().map(|(pid, line)| format!("{pid} {line}")).collect());
         }
         std::thread::yield_now();
     }
+}
+
+fn processes_naming(text: &str) -> Vec<(i32, String)> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let described = processes.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    });
+    described.filter(|(_, line)| line.contains(text)).collect()
 }
