@@ -5,10 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use cri::v1::LinuxContainerResources;
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// A killed process is gone at once unless the kernel waits for a device.
+const DEATH_PATIENCE: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Whether the unified hierarchy is the one in use.
 pub(crate) fn is_v2() -> bool {
@@ -57,11 +60,9 @@ pub(crate) fn remove(group: &str) {
     }
 }
 
-/// Removes a group only if it is empty.
-pub(crate) fn remove_if_empty(group: &str) {
-    for directory in directories(group) {
-        let _ = fs::remove_dir(directory);
-    }
+/// Removes a group only if nothing is below it; says whether it is gone.
+pub(crate) fn remove_if_empty(group: &str) -> bool {
+    directories(group).into_iter().map(|directory| fs::remove_dir(&directory).is_ok() || !directory.exists()).fold(true, |all, gone| all && gone)
 }
 
 fn remove_tree(directory: &Path) {
@@ -70,7 +71,13 @@ fn remove_tree(directory: &Path) {
             remove_tree(&entry.path());
         }
     }
-    let _ = fs::remove_dir(directory);
+    // A process that has ended leaves its group a moment later, and nothing tells when.
+    for _ in 0..200 {
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(Duration::from_millis(1)),
+            _ => return,
+        }
+    }
 }
 
 /// Kills every process of a group.
@@ -79,15 +86,24 @@ pub(crate) fn kill(group: &str) {
         return;
     }
     // A dying process may fork once more, so until nobody is left, but not for ever.
-    for _ in 0..100 {
+    for _ in 0..10 {
         let left = processes(group);
         if left.is_empty() {
             return;
         }
-        for pid in left {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        kill_and_wait(&left);
+    }
+}
+
+/// Signals by descriptor, so that a number that was given to somebody else meanwhile is not hit, and waits for the ends.
+fn kill_and_wait(pids: &[i32]) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    let open = |pid: &i32| pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok();
+    for process in pids.iter().filter_map(open) {
+        if pidfd_send_signal(&process, Signal::KILL).is_ok() {
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&DEATH_PATIENCE));
         }
-        std::thread::yield_now();
     }
 }
 

@@ -207,6 +207,7 @@ impl Runtime {
             log_path,
             lower,
             rootfs,
+            working_directory: output.working_directory,
             cgroup_path,
             private_pid: output.private_pid,
             process: ProcessSetup {

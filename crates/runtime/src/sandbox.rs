@@ -173,10 +173,13 @@ impl Runtime {
 
     async fn tear_down(&self, sandbox: &Arc<Sandbox>) -> Result<(), SandboxError> {
         let record = sandbox.record();
-        let link = sandbox.link.lock().take();
+        // A runtime that died while it made this sandbox may have left a shim that nobody is connected to.
+        let known = sandbox.link.lock().take();
+        let link = known.or_else(|| Link::connect(&sandbox.directory, mpsc::unbounded_channel().0).ok());
         if let Some(link) = link {
             let ended = tokio::time::timeout(SHUTDOWN_PATIENCE, link.tell(Request::Shutdown)).await;
             if !matches!(ended, Ok(Ok(()))) {
+                link.kill_shim();
                 self.bury(sandbox);
             }
         }
@@ -209,9 +212,21 @@ impl Runtime {
     fn clear_away(&self, sandbox: &Sandbox) -> Result<(), SandboxError> {
         let record = sandbox.record();
         for group in &record.owned_cgroups {
-            cgroup::remove_if_empty(group);
+            if !cgroup::remove_if_empty(group) {
+                self.hand_over(group, &record.id).map_err(SandboxError::CleanUp)?;
+            }
         }
         disk::remove(&sandbox.directory).map_err(SandboxError::CleanUp)
+    }
+
+    /// A group this sandbox made is still in use by another pod, which must remove it in its turn.
+    fn hand_over(&self, group: &str, from: &str) -> io::Result<()> {
+        let others: Vec<_> = self.pods.read().sandboxes.values().cloned().collect();
+        let heir = others.into_iter().find(|other| {
+            let record = other.record();
+            record.id != from && Path::new(&record.cgroup_parent).starts_with(group)
+        });
+        heir.map_or(Ok(()), |heir| heir.update(|record| record.owned_cgroups.push(group.to_owned())))
     }
 
     pub(crate) fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {

@@ -6,6 +6,7 @@
 //! about its caller (dumpable, OOM score, working directory) is gone with them.
 
 mod attached;
+mod complaints;
 mod executor;
 pub(crate) mod link;
 mod logs;
@@ -52,6 +53,8 @@ pub fn shim_main(args: impl IntoIterator<Item = OsString>) -> ! {
 
 fn start(args: impl IntoIterator<Item = OsString>) -> Result<(), StartError> {
     let directory = args.into_iter().next().map(PathBuf::from).ok_or(StartError::Usage)?;
+    // Whatever the runtime's process left open by mistake must not live as long as the pod.
+    namespaces::close_all_but_stdio();
     let (mut ready, told) = std::io::pipe().map_err(StartError::Detach)?;
     // SAFETY: the process has one thread, so the child may go on as an ordinary process.
     match unsafe { fork() }.map_err(|e| StartError::Detach(e.into()))? {

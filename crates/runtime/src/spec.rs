@@ -20,7 +20,7 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const OCI_VERSION: &str = "1.2.0";
 
 #[derive(Debug, thiserror::Error)]
-pub enum SpecError {
+pub(crate) enum SpecError {
     #[error("{0}")]
     Invalid(String),
     #[error("{0} is not supported by this runtime")]
@@ -48,6 +48,7 @@ pub(crate) struct Input<'a> {
 pub(crate) struct Output {
     pub spec: Value,
     pub user: User,
+    pub working_directory: PathBuf,
     pub capabilities: LinuxCapabilities,
     pub seccomp: bool,
     pub private_pid: bool,
@@ -90,6 +91,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Output, SpecError> {
     Ok(Output {
         spec,
         user,
+        working_directory: working_directory(input).into(),
         capabilities,
         seccomp: wants_seccomp(security)?,
         private_pid: pid_mode == NamespaceMode::Container,
@@ -133,16 +135,19 @@ fn wants_seccomp(security: &LinuxContainerSecurityContext) -> Result<bool, SpecE
 
 fn process(input: &Input<'_>, user: &User, security: &LinuxContainerSecurityContext) -> Result<Value, SpecError> {
     let config = input.config;
-    let cwd = [config.working_dir.as_str(), input.image.working_dir.as_deref().unwrap_or_default(), "/"];
-    let cwd = cwd.into_iter().find(|path| !path.is_empty()).unwrap_or("/");
     Ok(json!({
         "terminal": config.tty,
         "user": { "uid": user.uid, "gid": user.gid, "additionalGids": user.groups },
         "args": command(config, input.image)?,
         "env": environment(config, input.image, &input.sandbox.hostname)?,
-        "cwd": cwd,
+        "cwd": working_directory(input),
         "noNewPrivileges": security.no_new_privs,
     }))
+}
+
+fn working_directory<'a>(input: &'a Input<'_>) -> &'a str {
+    let asked = [input.config.working_dir.as_str(), input.image.working_dir.as_deref().unwrap_or_default()];
+    asked.into_iter().find(|path| !path.is_empty()).unwrap_or("/")
 }
 
 /// Kubernetes' command replaces the image's entrypoint and its arguments; arguments alone replace only those.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
+use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 /// A sha256 digest; shown and stored as `sha256:<64 lowercase hex>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,11 +18,9 @@ pub struct DigestError(String);
 
 impl Digest {
     pub fn of(bytes: &[u8]) -> Self {
-        Self::finish(Sha256::new_with_prefix(bytes))
-    }
-
-    pub(crate) fn finish(hash: Sha256) -> Self {
-        Self(hex::encode(hash.finalize()))
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        hasher.finish()
     }
 
     /// The 64 hex digits: safe as a file name.
@@ -69,22 +67,41 @@ impl From<Digest> for String {
     }
 }
 
+/// A digest under way.
+pub(crate) struct Hasher(Context);
+
+impl Default for Hasher {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Hasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        Digest(hex::encode(self.0.finish()))
+    }
+}
+
 /// Hashes and counts what is read through it.
 pub(crate) struct Hashing<R> {
     inner: R,
-    hash: Sha256,
+    hash: Hasher,
     bytes: u64,
 }
 
 impl<R: Read> Hashing<R> {
     pub(crate) fn new(inner: R) -> Self {
-        Self { inner, hash: Sha256::new(), bytes: 0 }
+        Self { inner, hash: Hasher::default(), bytes: 0 }
     }
 
     /// Reads what is left, so that trailing padding is part of the digest too.
     pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
-        Ok((Digest::finish(self.hash), self.bytes))
+        Ok((self.hash.finish(), self.bytes))
     }
 }
 

@@ -8,9 +8,8 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use sha2::{Digest as _, Sha256};
 
-use super::digest::Digest;
+use super::digest::{Digest, Hasher};
 use super::import::unpack_layer;
 use super::manifest::{ACCEPTED, Descriptor, Document, ImageConfig, Manifest, Platform};
 use super::reference::{LOCAL_REGISTRY, Reference};
@@ -150,7 +149,7 @@ impl Pull<'_> {
     async fn fetch(&self, layer: &Descriptor, to: &Path) -> Result<(), PullError> {
         let mut body = self.session.get(&format!("blobs/{}", layer.digest), &[]).await?.into_body();
         let mut file = std::fs::File::create(to).map_err(io_error("write a layer"))?;
-        let (mut hash, mut size) = (Sha256::new(), 0u64);
+        let (mut hash, mut size) = (Hasher::default(), 0u64);
         while let Some(frame) = self.within_patience(body.frame()).await? {
             let frame = frame.map_err(|e| self.broken(&e))?;
             let Some(data) = frame.data_ref() else { continue };
@@ -161,7 +160,7 @@ impl Pull<'_> {
             hash.update(data);
             file.write_all(data).map_err(io_error("write a layer"))?;
         }
-        match size == layer.size && Digest::finish(hash) == layer.digest {
+        match size == layer.size && hash.finish() == layer.digest {
             true => Ok(()),
             false => Err(self.mismatch("a layer")),
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::digest::Digest;
 
 /// Images under this registry are made on this machine; nothing is ever pulled from it.
-pub const LOCAL_REGISTRY: &str = "ferry.local";
+pub(crate) const LOCAL_REGISTRY: &str = "ferry.local";
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// A whole image name. At least one of `tag` and `digest` is set.
@@ -73,6 +73,9 @@ impl FromStr for Reference {
             Some((repository, tag)) => (repository, Some(tag)),
             None => (path, None),
         };
+        if !is_registry(registry) {
+            return Err(fail("the registry must be a host name with an optional port"));
+        }
         if !repository.split('/').all(is_path_component) {
             return Err(fail("the repository must be lowercase letters, digits and separators"));
         }
@@ -98,6 +101,18 @@ fn split_registry(name: &str) -> (&str, &str) {
         }
         _ => (DEFAULT_REGISTRY, name),
     }
+}
+
+fn is_registry(name: &str) -> bool {
+    let (host, port) = match name.rsplit_once(':') {
+        Some((host, port)) if !name.ends_with(']') => (host, Some(port)),
+        _ => (name, None),
+    };
+    let plain = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')),
+    };
+    plain && port.is_none_or(|port| port.parse::<u16>().is_ok())
 }
 
 fn is_path_component(part: &str) -> bool {

@@ -276,6 +276,36 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// A server with a certificate from an authority of our own is trusted if the authority is, and only then.
+    #[tokio::test]
+    async fn the_operators_own_authority_is_trusted() -> Result<(), Box<dyn std::error::Error>> {
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        let directory = tempfile::tempdir()?;
+        std::fs::write(directory.path().join("ca.pem"), key.cert.pem())?;
+        let private = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![key.cert.der().clone()], private)?;
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let uri: Uri = format!("https://localhost:{}/v2/", listener.local_addr()?.port()).parse()?;
+        tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        assert_eq!(Client::new(Some(directory.path()))?.get(&uri, &[], None).await?.status(), StatusCode::OK);
+        let refused = Client::new(None)?.get(&uri, &[], None).await.err().ok_or("trusted")?;
+        assert!(refused.to_string().contains("certificate"), "{refused}");
+        Ok(())
+    }
+
     #[test]
     fn challenges_are_read_with_commas_in_values() {
         let got = parameters(r#"realm="https://a/t",service="a",scope="repository:x:pull,push""#);

@@ -111,6 +111,13 @@ impl Link {
         self.waiting.lock().execs.remove(exec);
     }
 
+    /// For a shim that does not do what it is told.
+    pub(crate) fn kill_shim(&self) {
+        if let Ok(peer) = rustix::net::sockopt::socket_peercred(&self.socket) {
+            let _ = rustix::process::kill_process(peer.pid, rustix::process::Signal::KILL);
+        }
+    }
+
     fn end(&self) {
         let mut waiting = self.waiting.lock();
         waiting.gone = true;

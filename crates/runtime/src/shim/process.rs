@@ -1,7 +1,7 @@
-//! Calls libcontainer in a forked child, and hears from it by pipe, so that the shim's loop never waits.
+//! Calls libcontainer in a forked child that leaves its answer in a pipe, so that the shim's loop never waits.
 
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,13 @@ use libcontainer::syscall::syscall::SyscallType;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use super::complaints;
 use super::executor::Exec;
 use super::protocol::{ContainerSetup, ProcessSetup};
 use crate::overlay;
+
+/// As much as a pipe holds.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// What a process is given as its first three descriptors.
 pub(super) enum Stdio {
@@ -62,7 +66,7 @@ impl Drop for Console {
     }
 }
 
-/// A child that is calling libcontainer. Its answer is on `answer` until end of file.
+/// A child that is calling libcontainer. When it has ended, its answer is in the pipe.
 pub(super) struct Launch {
     pub answer: PipeReader,
     pub console: Option<Console>,
@@ -70,14 +74,20 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// The pid of the container's (or exec's) process, or why there is none. Call when `answer` is at its end.
+    /// The pid of the container's (or exec's) process, or why there is none. Call when the child has ended.
     pub(super) fn finish(mut self) -> Result<(Pid, Option<OwnedFd>), String> {
-        let mut answer = String::new();
-        self.answer.read_to_string(&mut answer).map_err(|e| e.to_string())?;
-        let pid = match answer.split_once(' ') {
-            Some(("pid", pid)) => pid.parse().map(Pid::from_raw).map_err(|_| answer.clone())?,
-            Some(("error", message)) => return Err(message.to_owned()),
-            _ => return Err("the process that called libcontainer died".to_owned()),
+        let mut buffer = vec![0; MAX_ANSWER_BYTES];
+        // One read: the container's process holds the other end too, so there is no end of file to wait for.
+        let read = rustix::fs::fcntl_setfl(&self.answer, rustix::fs::OFlags::NONBLOCK).map_err(io::Error::from);
+        let read = read.and_then(|()| self.answer.read(&mut buffer)).unwrap_or(0);
+        let answer = String::from_utf8_lossy(buffer.get(..read).unwrap_or_default()).into_owned();
+        let said = |what: &str| answer.lines().find_map(|line| line.strip_prefix(what));
+        // Before libcontainer gives up it complains, the innermost step first: there is the reason, the error only names the step.
+        let pid = match (said("pid "), said("error "), said("complaint ")) {
+            (Some(pid), ..) => pid.parse().map(Pid::from_raw).map_err(|_| answer.clone())?,
+            (None, Some(error), Some(complaint)) => return Err(format!("{error}: {complaint}")),
+            (None, Some(error), None) => return Err(error.to_owned()),
+            (None, None, _) => return Err("the process that called libcontainer died".to_owned()),
         };
         let terminal = self.console.map(Console::receive).transpose().map_err(|e| e.to_string())?;
         Ok((pid, terminal))
@@ -90,10 +100,27 @@ pub(super) fn create(oci_root: &Path, id: &str, directory: &Path, setup: &Contai
         let at = |name: &str| directory.join(name);
         overlay::own_mount_namespace()
             .and_then(|()| overlay::mount_overlay(&setup.lower, &at("upper"), &at("work"), &setup.rootfs))
-            .map_err(|e| LibcontainerError::Other(format!("cannot mount the root filesystem: {e}")))?;
+            .and_then(|()| make_directory(&setup.rootfs, &setup.working_directory))
+            .map_err(|e| LibcontainerError::Other(format!("cannot prepare the root filesystem: {e}")))?;
         let container = builder.as_init(directory).with_systemd(false).with_detach(true).build()?;
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| LibcontainerError::Other(format!("container {id} has no process")))
     })
+}
+
+/// Makes a directory in a root that is not to be trusted: no name in it leads out. Images may leave their working directory out.
+fn make_directory(root: &Path, path: &Path) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
+    let root = File::open(root)?;
+    let mut so_far = PathBuf::from(".");
+    for part in path.components().filter(|part| matches!(part, std::path::Component::Normal(_))) {
+        let open = |path: &Path| openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
+        let parent = open(&so_far)?;
+        so_far.push(part);
+        if open(&so_far).is_err() {
+            mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755))?;
+        }
+    }
+    Ok(())
 }
 
 /// Runs another process in a running container; `process` is a file with its OCI description.
@@ -142,10 +169,11 @@ fn launch(
                 std::mem::forget(console);
                 called
             });
-            let _ = match outcome {
-                Ok(pid) => write!(told, "pid {pid}"),
-                Err(error) => write!(told, "error {}", with_causes(&error)),
+            let answer = match outcome {
+                Ok(pid) => format!("pid {pid}"),
+                Err(error) => format!("error {}", with_causes(&error)),
             };
+            complaints::write_line(&mut told, &answer);
             // No destructors and no exit handlers: they belong to the shim.
             // SAFETY: _exit only ends this process.
             unsafe { nix::libc::_exit(0) }
@@ -169,6 +197,9 @@ fn prepare(stdio: &Stdio, told: &mut PipeWriter, setup: &ProcessSetup) -> io::Re
         }
         from = fd.saturating_add(1);
     }
+    // Nobody reads before this process has ended: what does not fit is dropped rather than waited for.
+    rustix::fs::fcntl_setfl(&*told, rustix::fs::OFlags::NONBLOCK)?;
+    complaints::collect(told.try_clone()?);
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     // SAFETY: the default action needs no handler function.
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;

@@ -42,6 +42,8 @@ pub(crate) struct ContainerSetup {
     pub lower: Vec<PathBuf>,
     /// Where its root filesystem is mounted, below the pod's private mount.
     pub rootfs: PathBuf,
+    /// Made if the image does not have it.
+    pub working_directory: PathBuf,
     pub cgroup_path: String,
     /// Whether the container's processes die with its first one by themselves.
     pub private_pid: bool,

@@ -37,7 +37,6 @@ enum Source {
     Children,
     Client(u64),
     Output { container: String, index: usize },
-    Launch(Pid),
 }
 
 struct Container {
@@ -161,10 +160,6 @@ impl Server {
                     self.unwatch(closed);
                 }
             }
-            Source::Launch(pid) => {
-                self.sources.remove(&token);
-                self.launched(pid);
-            }
         }
     }
 
@@ -213,11 +208,19 @@ impl Server {
     fn answer(&mut self, client: u64, Call { id, request }: Call, fds: Vec<OwnedFd>) {
         let result = match request {
             Request::Create { container } => match self.create(&container) {
-                Ok((launch, purpose)) => return self.wait_for(Pending { launch, purpose, client, call: id }),
+                Ok((launch, purpose)) => {
+                    // Answered when the child that launches has ended.
+                    self.pending.insert(launch.pid, Pending { launch, purpose, client, call: id });
+                    return;
+                }
                 Err(error) => Err(error),
             },
             Request::Exec { container, exec, tty } => match self.exec(&container, &exec, tty, fds) {
-                Ok((launch, purpose)) => return self.wait_for(Pending { launch, purpose, client, call: id }),
+                Ok((launch, purpose)) => {
+                    // Answered when the child that launches has ended.
+                    self.pending.insert(launch.pid, Pending { launch, purpose, client, call: id });
+                    return;
+                }
                 Err(error) => Err(error),
             },
             Request::Attach { container, stdin, stdout, stderr } => {
@@ -280,18 +283,7 @@ impl Server {
         Ok((launch, Purpose::Exec { exec: exec.to_owned() }))
     }
 
-    fn wait_for(&mut self, pending: Pending) {
-        let pid = pending.launch.pid;
-        let token = self.token(Source::Launch(pid));
-        let watched = self.epoll.add(&pending.launch.answer, EpollEvent::new(EpollFlags::EPOLLIN, token));
-        let (client, call) = (pending.client, pending.call);
-        match watched {
-            Ok(()) => drop(self.pending.insert(pid, pending)),
-            Err(error) => self.reply(client, call, Err(error.to_string()), &[]),
-        }
-    }
-
-    /// A launch has answered. Its process is now the shim's own child.
+    /// A launch has ended and left its answer. Its process is now the shim's own child.
     fn launched(&mut self, launcher: Pid) {
         let Some(Pending { launch, purpose, client, call }) = self.pending.remove(&launcher) else { return };
         let finished = launch.finish();
@@ -316,9 +308,6 @@ impl Server {
         }
         let created: Vec<Pid> = self.containers.values().map(|c| Pid::from_raw(c.state.pid)).collect();
         created.into_iter().for_each(|pid| self.claim(pid));
-        if self.pending.is_empty() {
-            self.unclaimed.clear();
-        }
     }
 
     fn created(&mut self, id: String, mut io: Attached, setup: ContainerSetup, pid: Pid, terminal: Option<OwnedFd>) -> io::Result<()> {
@@ -383,12 +372,14 @@ impl Server {
                 Ok(WaitStatus::StillAlive) | Err(_) => return,
                 Ok(_) => continue,
             };
-            if !self.pending.contains_key(&pid) {
+            if self.pending.contains_key(&pid) {
+                self.launched(pid);
+            } else {
                 self.unclaimed.insert(pid, code);
                 self.claim(pid);
-                if self.pending.is_empty() {
-                    self.unclaimed.clear();
-                }
+            }
+            if self.pending.is_empty() {
+                self.unclaimed.clear();
             }
         }
     }

@@ -99,12 +99,14 @@ pub(super) async fn serve_attach(runtime: &Runtime, socket: Socket, request: Att
             let mut input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal, outbox.clone()));
             tokio::select! {
                 // The container ended.
-                _ = futures::future::join_all(outputs) => outbox.status(&exit_status(0)).await,
-                // The client detached.
+                _ = futures::future::join_all(outputs) => {
+                    outbox.status(&exit_status(0)).await;
+                    input.abort();
+                    let _ = input.await;
+                }
+                // The client detached; its end of stdin is dropped with the task's answer.
                 _ = &mut input => (),
             }
-            input.abort();
-            let _ = input.await;
             close_stdin_if_once(runtime, &request).await;
         }
         Err(error) => outbox.status(&failure(&error.to_string())).await,
