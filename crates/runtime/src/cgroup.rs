@@ -62,7 +62,9 @@ pub(crate) fn remove(group: &str) {
 
 /// Removes a group only if nothing is below it; says whether it is gone.
 pub(crate) fn remove_if_empty(group: &str) -> bool {
-    directories(group).into_iter().map(|directory| fs::remove_dir(&directory).is_ok() || !directory.exists()).fold(true, |all, gone| all && gone)
+    let left =
+        directories(group).into_iter().filter(|directory| fs::remove_dir(directory).is_err() && directory.exists());
+    left.count() == 0
 }
 
 fn remove_tree(directory: &Path) {
@@ -172,7 +174,10 @@ fn number(file: &Path) -> io::Result<u64> {
 
 fn keyed(file: &Path) -> BTreeMap<String, u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().filter_map(|line| line.split_once(' ')).filter_map(|(k, v)| Some((k.to_owned(), v.trim().parse().ok()?))).collect()
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(k, v)| Some((k.to_owned(), v.trim().parse().ok()?)))
+        .collect()
 }
 
 /// Changes a running container's limits; zero leaves one as it is.
@@ -246,7 +251,11 @@ mod tests {
             memory_limit_in_bytes: 64 << 20,
             ..Default::default()
         };
-        check(&both, false, "cpu.shares=1024 cpu.cfs_period_us=100000 cpu.cfs_quota_us=50000 memory.limit_in_bytes=67108864");
+        check(
+            &both,
+            false,
+            "cpu.shares=1024 cpu.cfs_period_us=100000 cpu.cfs_quota_us=50000 memory.limit_in_bytes=67108864",
+        );
         check(&both, true, "cpu.weight=39 cpu.max=50000 100000 memory.max=67108864");
         check(&LinuxContainerResources { cpu_quota: -1, ..Default::default() }, true, "cpu.max=max 100000");
         check(&LinuxContainerResources::default(), true, "");
@@ -254,7 +263,8 @@ mod tests {
 
     #[track_caller]
     fn check(resources: &LinuxContainerResources, v2: bool, want: &str) {
-        let got: Vec<_> = settings(resources, v2).into_iter().map(|(_, file, value)| format!("{file}={value}")).collect();
+        let got: Vec<_> =
+            settings(resources, v2).into_iter().map(|(_, file, value)| format!("{file}={value}")).collect();
         assert_eq!(got.join(" "), want);
     }
 }

@@ -122,7 +122,11 @@ impl Runtime {
         pods.sandboxes.get(id).or_else(|| by_prefix(&pods.sandboxes, id)).cloned()
     }
 
-    pub(crate) async fn create(&self, sandbox: &Arc<Sandbox>, config: ContainerConfig) -> Result<String, ContainerError> {
+    pub(crate) async fn create(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        config: ContainerConfig,
+    ) -> Result<String, ContainerError> {
         if config.metadata.is_none() {
             return Err(ContainerError::Invalid("the container has no metadata"));
         }
@@ -161,7 +165,8 @@ impl Runtime {
         let lower: Vec<PathBuf> = image.layers.iter().rev().map(|layer| self.images.layer(layer)).collect();
         let rootfs = sandbox.directory.join("mnt").join(id);
         let cgroup_path = format!("{}/{id}", pod.cgroup_parent);
-        let target = config.linux.as_ref().and_then(|l| l.security_context.as_ref()).and_then(|s| s.namespace_options.as_ref());
+        let target =
+            config.linux.as_ref().and_then(|l| l.security_context.as_ref()).and_then(|s| s.namespace_options.as_ref());
         let target = target.filter(|o| o.pid() == NamespaceMode::Target).map(|o| o.target_id.clone());
         let target_pid = match target {
             Some(target) => {
@@ -361,7 +366,8 @@ impl Runtime {
         let file = directory.join(format!("exec-{id}.json"));
         let spec: Value = read_json(&directory.join("config.json")).map_err(ContainerError::Files)?;
         let tty = stdio.is_none();
-        disk::write_atomically(&file, spec::exec_process(&spec, command, tty).to_string().as_bytes()).map_err(ContainerError::Files)?;
+        disk::write_atomically(&file, spec::exec_process(&spec, command, tty).to_string().as_bytes())
+            .map_err(ContainerError::Files)?;
         let exit = link.expect_exec(&id);
         let fds: Vec<_> = stdio.iter().flatten().map(std::os::fd::AsFd::as_fd).collect();
         let request = Request::Exec { container: container.id.clone(), exec: id.clone(), tty };

@@ -144,6 +144,8 @@ impl Images {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ImageError> + Send + 'static) -> Result<T, ImageError> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
     tokio::task::spawn_blocking(work).await.map_err(|_| ImageError::Worker)?
 }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 pub use images::{
-    Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError, StoreError,
-    StoredImage, UnpackError,
+    Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError,
+    StoreError, StoredImage, UnpackError,
 };
 pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
 pub use shim::shim_main;
@@ -58,7 +58,9 @@ pub struct Config {
 pub enum OpenError {
     #[error("cannot use {path}: {source}")]
     Root { path: PathBuf, source: io::Error },
-    #[error("overlayfs does not work on {path}: {source}. Use a data directory on ext4, xfs or btrfs, and a kernel with overlayfs")]
+    #[error(
+        "overlayfs does not work on {path}: {source}. Use a data directory on ext4, xfs or btrfs, and a kernel with overlayfs"
+    )]
     Overlay { path: PathBuf, source: io::Error },
     #[error("no cgroup hierarchy with a memory controller is mounted at /sys/fs/cgroup")]
     Cgroup,

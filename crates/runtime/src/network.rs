@@ -19,7 +19,12 @@ pub struct NetworkError(pub String);
 /// Puts pods on the network and takes them off. Both verbs are idempotent.
 #[async_trait]
 pub trait PodNetwork: Send + Sync {
-    async fn attach(&self, sandbox_id: &str, netns: &Path, config: &PodSandboxConfig) -> Result<PodAttachment, NetworkError>;
+    async fn attach(
+        &self,
+        sandbox_id: &str,
+        netns: &Path,
+        config: &PodSandboxConfig,
+    ) -> Result<PodAttachment, NetworkError>;
     async fn detach(&self, sandbox_id: &str, netns: &Path) -> Result<(), NetworkError>;
     /// Why pods cannot be attached at present, for the node's NetworkReady condition.
     fn not_ready(&self) -> Option<String> {

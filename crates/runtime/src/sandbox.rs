@@ -45,7 +45,12 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     fn new(directory: PathBuf, record: SandboxRecord) -> Arc<Self> {
-        Arc::new(Self { directory, record: Mutex::new(record), link: Mutex::default(), ending: tokio::sync::Mutex::default() })
+        Arc::new(Self {
+            directory,
+            record: Mutex::new(record),
+            link: Mutex::default(),
+            ending: tokio::sync::Mutex::default(),
+        })
     }
 
     pub(crate) fn record(&self) -> SandboxRecord {
@@ -258,7 +263,9 @@ impl Runtime {
             let directory = entry.map_err(fail)?.path();
             let id = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
             match read_json::<SandboxRecord>(&directory.join("sandbox.json")) {
-                Ok(record) => self.recover_sandbox(directory, record).await.map_err(|source| OpenError::State { id, source })?,
+                Ok(record) => {
+                    self.recover_sandbox(directory, record).await.map_err(|source| OpenError::State { id, source })?
+                }
                 // It died before its first record: there is nothing but the directory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     unmount_below(&directory).and_then(|()| disk::remove(&directory)).map_err(fail)?;
@@ -328,10 +335,10 @@ async fn follow(runtime: std::sync::Weak<Runtime>, sandbox: Arc<Sandbox>, mut to
                 // An orderly end has already taken the link away.
                 if sandbox.link.lock().take().is_some() {
                     tracing::warn!(sandbox = id, "the pod's shim died: its containers are ended");
-                    runtime.bury(&sandbox);
                     if let Err(error) = sandbox.update(|record| record.ready = false) {
                         tracing::error!(sandbox = id, %error, "cannot record the end of a sandbox");
                     }
+                    runtime.bury(&sandbox);
                     runtime.announce(&id, &id, ContainerEventType::ContainerStoppedEvent);
                 }
                 return;

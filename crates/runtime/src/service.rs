@@ -164,7 +164,10 @@ fn container_status(container: &Container) -> ContainerStatus {
     }
 }
 
-fn selected(labels: &std::collections::BTreeMap<String, String>, selector: &std::collections::BTreeMap<String, String>) -> bool {
+fn selected(
+    labels: &std::collections::BTreeMap<String, String>,
+    selector: &std::collections::BTreeMap<String, String>,
+) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
@@ -220,7 +223,12 @@ impl Cri for Runtime {
         let sandbox = self.need_sandbox(&request.pod_sandbox_id)?;
         let status = sandbox_status(&sandbox);
         let containers = self.containers_of(&status.id).iter().map(|c| container_status(c)).collect();
-        Ok(PodSandboxStatusResponse { status: Some(status), info: Default::default(), containers_statuses: containers, timestamp: now() })
+        Ok(PodSandboxStatusResponse {
+            status: Some(status),
+            info: Default::default(),
+            containers_statuses: containers,
+            timestamp: now(),
+        })
     }
 
     async fn list_pod_sandbox(&self, request: ListPodSandboxRequest) -> Result<ListPodSandboxResponse, Status> {
@@ -314,7 +322,10 @@ impl Cri for Runtime {
         Ok(UpdateContainerResourcesResponse {})
     }
 
-    async fn reopen_container_log(&self, request: ReopenContainerLogRequest) -> Result<ReopenContainerLogResponse, Status> {
+    async fn reopen_container_log(
+        &self,
+        request: ReopenContainerLogRequest,
+    ) -> Result<ReopenContainerLogResponse, Status> {
         let container = self.need_container(&request.container_id)?;
         let sandbox = self.need_sandbox(&container.sandbox)?;
         sandbox.link()?.tell(Request::ReopenLog { container: container.id.clone() }).await?;
@@ -356,7 +367,10 @@ impl Cri for Runtime {
         Ok(ContainerStatsResponse { stats: self.stats_of(container).await })
     }
 
-    async fn list_container_stats(&self, request: ListContainerStatsRequest) -> Result<ListContainerStatsResponse, Status> {
+    async fn list_container_stats(
+        &self,
+        request: ListContainerStatsRequest,
+    ) -> Result<ListContainerStatsResponse, Status> {
         let filter = request.filter.unwrap_or_default();
         let all: Vec<_> = self.pods.read().containers.values().cloned().collect();
         let mut stats = Vec::new();
@@ -371,7 +385,10 @@ impl Cri for Runtime {
         Ok(ListContainerStatsResponse { stats })
     }
 
-    async fn update_runtime_config(&self, _: UpdateRuntimeConfigRequest) -> Result<UpdateRuntimeConfigResponse, Status> {
+    async fn update_runtime_config(
+        &self,
+        _: UpdateRuntimeConfigRequest,
+    ) -> Result<UpdateRuntimeConfigResponse, Status> {
         // The pod range reaches the network through the node object; there is nothing to do here.
         Ok(UpdateRuntimeConfigResponse {})
     }
@@ -383,7 +400,8 @@ impl Cri for Runtime {
             reason: if problem.is_some() { format!("{kind}IsNotSet") } else { String::new() },
             message: problem.unwrap_or_default(),
         };
-        let conditions = vec![condition("RuntimeReady", None), condition("NetworkReady", self.config.network.not_ready())];
+        let conditions =
+            vec![condition("RuntimeReady", None), condition("NetworkReady", self.config.network.not_ready())];
         let features = RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: false };
         Ok(StatusResponse {
             status: Some(RuntimeStatus { conditions }),
@@ -399,7 +417,8 @@ impl Cri for Runtime {
     }
 
     async fn list_images(&self, request: ListImagesRequest) -> Result<ListImagesResponse, Status> {
-        let wanted = request.filter.and_then(|filter| filter.image).map(|spec| spec.image).filter(|name| !name.is_empty());
+        let wanted =
+            request.filter.and_then(|filter| filter.image).map(|spec| spec.image).filter(|name| !name.is_empty());
         let images = match wanted {
             Some(name) => self.images.find(&name).into_iter().collect(),
             None => self.images.list(),

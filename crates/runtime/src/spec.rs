@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use cri::v1::security_profile::ProfileType;
 use cri::v1::{
-    ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, PodSandboxConfig, SecurityProfile,
+    ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, PodSandboxConfig,
+    SecurityProfile,
 };
 use oci_spec::runtime::LinuxCapabilities;
 use serde_json::{Value, json};
@@ -84,9 +85,11 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Output, SpecError> {
             "rootfsPropagation": mounts::propagation(&input.config.mounts),
         },
     });
-    if !security.privileged && let Some(linux) = spec.get_mut("linux") {
-        linux["maskedPaths"] = json!(security.masked_paths);
-        linux["readonlyPaths"] = json!(security.readonly_paths);
+    if !security.privileged
+        && let Some(linux) = spec.get_mut("linux")
+    {
+        set(linux, "maskedPaths", json!(security.masked_paths));
+        set(linux, "readonlyPaths", json!(security.readonly_paths));
     }
     Ok(Output {
         spec,
@@ -99,11 +102,17 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Output, SpecError> {
     })
 }
 
+fn set(object: &mut Value, key: &str, value: Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert(key.to_owned(), value);
+    }
+}
+
 /// The process of an exec: the container's own, with another command.
 pub(crate) fn exec_process(spec: &Value, command: &[String], tty: bool) -> Value {
     let mut process = spec.get("process").cloned().unwrap_or_default();
-    process["args"] = json!(command);
-    process["terminal"] = json!(tty);
+    set(&mut process, "args", json!(command));
+    set(&mut process, "terminal", json!(tty));
     process
 }
 
@@ -219,20 +228,20 @@ fn oci_resources(r: &LinuxContainerResources, privileged: bool, devices: &[Value
     let mut cpu = json!({});
     for (name, value) in [("shares", r.cpu_shares), ("quota", r.cpu_quota), ("period", r.cpu_period)] {
         if value != 0 {
-            cpu[name] = json!(value);
+            set(&mut cpu, name, json!(value));
         }
     }
     for (name, value) in [("cpus", &r.cpuset_cpus), ("mems", &r.cpuset_mems)] {
         if !value.is_empty() {
-            cpu[name] = json!(value);
+            set(&mut cpu, name, json!(value));
         }
     }
-    out["cpu"] = cpu;
+    set(&mut out, "cpu", cpu);
     if r.memory_limit_in_bytes != 0 {
-        out["memory"] = json!({ "limit": r.memory_limit_in_bytes });
+        set(&mut out, "memory", json!({ "limit": r.memory_limit_in_bytes }));
     }
     if crate::cgroup::is_v2() && !r.unified.is_empty() {
-        out["unified"] = json!(r.unified);
+        set(&mut out, "unified", json!(r.unified));
     }
     out
 }

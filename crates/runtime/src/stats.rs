@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cri::v1::{
-    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage, MemoryUsage, SwapUsage, UInt64Value,
+    ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage, MemoryUsage, SwapUsage,
+    UInt64Value,
 };
 
 use crate::cgroup::{self, Usage};
@@ -22,15 +23,24 @@ pub(crate) fn container_stats(record: &ContainerRecord, directory: &Path, runnin
     let usage = running.then(|| cgroup::usage(&record.cgroup_path).ok()).flatten();
     ContainerStats {
         attributes: Some(attributes),
-        cpu: usage.map(|u| CpuUsage { timestamp: now, usage_core_nano_seconds: some(u.cpu_nanos), usage_nano_cores: None }),
+        cpu: usage.map(|u| CpuUsage {
+            timestamp: now,
+            usage_core_nano_seconds: some(u.cpu_nanos),
+            usage_nano_cores: None,
+        }),
         memory: usage.map(|u| memory(&u, now)),
         writable_layer: Some(filesystem(&directory.join("upper"), now)),
-        swap: usage.map(|u| SwapUsage { timestamp: now, swap_available_bytes: None, swap_usage_bytes: some(u.swap_bytes) }),
+        swap: usage.map(|u| SwapUsage {
+            timestamp: now,
+            swap_available_bytes: None,
+            swap_usage_bytes: some(u.swap_bytes),
+        }),
     }
 }
 
 fn memory(usage: &Usage, now: i64) -> MemoryUsage {
-    let available = usage.memory_limit_bytes.checked_sub(usage.working_set_bytes).filter(|_| usage.memory_limit_bytes > 0);
+    let available =
+        usage.memory_limit_bytes.checked_sub(usage.working_set_bytes).filter(|_| usage.memory_limit_bytes > 0);
     MemoryUsage {
         timestamp: now,
         working_set_bytes: some(usage.working_set_bytes),

@@ -106,7 +106,10 @@ async fn connection(runtime: Weak<Runtime>, stream: TcpStream) {
             return refuse(StatusCode::NOT_FOUND, "no such session");
         }
         if protocol.is_empty() {
-            return refuse(StatusCode::BAD_REQUEST, "no known subprotocol: offer v5.channel.k8s.io or v4.channel.k8s.io");
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "no known subprotocol: offer v5.channel.k8s.io or v4.channel.k8s.io",
+            );
         }
         response.headers_mut().insert("Sec-WebSocket-Protocol", HeaderValue::from_static(protocol));
         Ok(response)

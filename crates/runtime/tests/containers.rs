@@ -67,7 +67,12 @@ async fn a_command_that_does_not_exist_fails_to_start_with_the_reason() -> Resul
     let sandbox = bed.sandbox("web").await?;
     let config = ContainerConfig { command: vec!["nonsense".to_owned()], ..container("bad", &[]) };
     let id = bed.create(&sandbox, config).await?;
-    let refused = bed.runtime.start_container(StartContainerRequest { container_id: id.clone() }).await.err().context("it started")?;
+    let refused = bed
+        .runtime
+        .start_container(StartContainerRequest { container_id: id.clone() })
+        .await
+        .err()
+        .context("it started")?;
     assert!(refused.message().contains("executable file not found in $PATH"), "{refused}");
     let status = bed.status(&id).await?;
     assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"));
@@ -89,7 +94,11 @@ async fn the_container_sees_its_pod_and_not_the_host() -> Result<()> {
         ..Default::default()
     };
     let envs = vec![KeyValue { key: "A".to_owned(), value: b"1".to_vec() }];
-    let config = ContainerConfig { envs, mounts: vec![mount("/ro", true), mount("/rw/deep", false)], ..container("main", &["sleep"]) };
+    let config = ContainerConfig {
+        envs,
+        mounts: vec![mount("/ro", true), mount("/rw/deep", false)],
+        ..container("main", &["sleep"])
+    };
     let id = bed.run_with(&sandbox, config).await?;
     let read = async |args: &[&str]| -> Result<String> {
         let answer = bed.exec(&id, args).await?;
@@ -103,7 +112,10 @@ async fn the_container_sees_its_pod_and_not_the_host() -> Result<()> {
     read(&["/helper", "write", "/rw/deep/out", "from the pod"]).await?;
     assert_eq!(std::fs::read_to_string(volume.join("out"))?, "from the pod");
     let environment = read(&["/helper", "env"]).await?;
-    assert!(environment.contains("A=1") && environment.contains("HOSTNAME=web") && environment.contains("HOME=/"), "{environment}");
+    assert!(
+        environment.contains("A=1") && environment.contains("HOSTNAME=web") && environment.contains("HOME=/"),
+        "{environment}"
+    );
     let interfaces = read(&["/helper", "list", "/sys/class/net"]).await?;
     assert!(interfaces.starts_with("lo") && !interfaces.contains("eth"), "{interfaces}");
     let numbers = read(&["/helper", "list", "/proc"]).await?;
@@ -122,17 +134,24 @@ async fn security_settings_reach_the_process() -> Result<()> {
         run_as_group: Some(Int64Value { value: 2000 }),
         supplemental_groups: vec![3000],
         no_new_privs: true,
-        capabilities: Some(Capability { drop_capabilities: vec!["ALL".to_owned()], add_capabilities: vec!["KILL".to_owned()], ..Default::default() }),
+        capabilities: Some(Capability {
+            drop_capabilities: vec!["ALL".to_owned()],
+            add_capabilities: vec!["KILL".to_owned()],
+            ..Default::default()
+        }),
         seccomp: Some(SecurityProfile { profile_type: ProfileType::RuntimeDefault.into(), ..Default::default() }),
         ..security(&mut config).clone()
     };
     let id = bed.run_with(&sandbox, config).await?;
     let text = log(&bed.ended(&id).await?)?;
-    for want in ["Uid:\t1000", "Gid:\t2000", "Groups:\t2000 3000", "NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000020"] {
+    for want in
+        ["Uid:\t1000", "Gid:\t2000", "Groups:\t2000 3000", "NoNewPrivs:\t1", "Seccomp:\t2", "CapBnd:\t0000000000000020"]
+    {
         assert!(text.contains(want), "{want} is not in {text}");
     }
     let mut root = container("root", &["unshare"]);
-    security(&mut root).seccomp = Some(SecurityProfile { profile_type: ProfileType::RuntimeDefault.into(), ..Default::default() });
+    security(&mut root).seccomp =
+        Some(SecurityProfile { profile_type: ProfileType::RuntimeDefault.into(), ..Default::default() });
     let id = bed.run_with(&sandbox, root).await?;
     assert!(log(&bed.ended(&id).await?)?.contains("EPERM"));
     let mut privileged = container("privileged", &["unshare"]);
@@ -147,7 +166,8 @@ async fn a_localhost_seccomp_profile_is_refused() -> Result<()> {
     let bed = Bed::start().await?;
     let sandbox = bed.sandbox("web").await?;
     let mut config = container("main", &["sleep"]);
-    security(&mut config).seccomp = Some(SecurityProfile { profile_type: ProfileType::Localhost.into(), localhost_ref: "/p.json".to_owned() });
+    security(&mut config).seccomp =
+        Some(SecurityProfile { profile_type: ProfileType::Localhost.into(), localhost_ref: "/p.json".to_owned() });
     let refused = bed.create(&sandbox, config).await.err().context("it was created")?;
     assert!(refused.to_string().contains("a localhost seccomp profile is not supported"), "{refused}");
     bed.finish().await
@@ -158,8 +178,12 @@ async fn memory_limits_kill_and_say_so() -> Result<()> {
     let bed = Bed::start().await?;
     let sandbox = bed.sandbox("web").await?;
     let mut config = container("main", &["eat", "256"]);
-    config.linux.get_or_insert_default().resources =
-        Some(LinuxContainerResources { memory_limit_in_bytes: 64 << 20, cpu_shares: 512, oom_score_adj: 1000, ..Default::default() });
+    config.linux.get_or_insert_default().resources = Some(LinuxContainerResources {
+        memory_limit_in_bytes: 64 << 20,
+        cpu_shares: 512,
+        oom_score_adj: 1000,
+        ..Default::default()
+    });
     let id = bed.run_with(&sandbox, config).await?;
     let status = bed.ended(&id).await?;
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
@@ -172,14 +196,25 @@ async fn usage_is_read_and_limits_are_changed_while_it_runs() -> Result<()> {
     let sandbox = bed.sandbox("web").await?;
     let id = bed.run(&sandbox, &["sleep"]).await?;
     bed.exec(&id, &["/helper", "write", "/written", "some bytes"]).await?;
-    let stats = bed.runtime.container_stats(ContainerStatsRequest { container_id: id.clone() }).await?.stats.context("no stats")?;
+    let stats = bed
+        .runtime
+        .container_stats(ContainerStatsRequest { container_id: id.clone() })
+        .await?
+        .stats
+        .context("no stats")?;
     assert!(stats.memory.context("no memory")?.usage_bytes.context("no usage")?.value > 0);
     assert!(stats.cpu.context("no cpu")?.usage_core_nano_seconds.context("no usage")?.value > 0);
     assert!(stats.writable_layer.context("no layer")?.used_bytes.context("no usage")?.value > 0);
     let linux = LinuxContainerResources { memory_limit_in_bytes: 100 << 20, cpu_shares: 512, ..Default::default() };
-    let request = UpdateContainerResourcesRequest { container_id: id.clone(), linux: Some(linux), ..Default::default() };
+    let request =
+        UpdateContainerResourcesRequest { container_id: id.clone(), linux: Some(linux), ..Default::default() };
     bed.runtime.update_container_resources(request).await?;
-    let stats = bed.runtime.container_stats(ContainerStatsRequest { container_id: id.clone() }).await?.stats.context("no stats")?;
+    let stats = bed
+        .runtime
+        .container_stats(ContainerStatsRequest { container_id: id.clone() })
+        .await?
+        .stats
+        .context("no stats")?;
     let available = stats.memory.context("no memory")?.available_bytes.context("no limit")?.value;
     assert!(available > 50 << 20 && available <= 100 << 20, "{available}");
     let resources = bed.status(&id).await?.resources.and_then(|r| r.linux).context("no resources")?;
@@ -192,11 +227,16 @@ async fn containers_can_share_processes_or_the_host() -> Result<()> {
     let bed = Bed::start().await?;
     let mut pod = bed.pod("shared");
     let linux = pod.linux.get_or_insert_default().security_context.get_or_insert_default();
-    linux.namespace_options = Some(NamespaceOption { pid: NamespaceMode::Pod.into(), network: NamespaceMode::Node.into(), ..Default::default() });
+    linux.namespace_options = Some(NamespaceOption {
+        pid: NamespaceMode::Pod.into(),
+        network: NamespaceMode::Node.into(),
+        ..Default::default()
+    });
     let sandbox = bed.sandbox_with(pod).await?;
     let shared = |name, args| {
         let mut config = container(name, args);
-        security(&mut config).namespace_options = Some(NamespaceOption { pid: NamespaceMode::Pod.into(), ..Default::default() });
+        security(&mut config).namespace_options =
+            Some(NamespaceOption { pid: NamespaceMode::Pod.into(), ..Default::default() });
         config
     };
     bed.run_with(&sandbox, shared("one", &["sleep"])).await?;
@@ -225,10 +265,11 @@ async fn rotated_logs_are_reopened_and_lists_are_filtered() -> Result<()> {
         Ok(bed.runtime.list_containers(request).await?.containers.into_iter().map(|c| c.id).collect())
     };
     let exited = ContainerStateValue { state: ContainerState::ContainerExited.into() };
-    assert_eq!(list(ContainerFilter { state: Some(exited), ..Default::default() }).await?, [id.clone()]);
+    assert_eq!(list(ContainerFilter { state: Some(exited), ..Default::default() }).await?, std::slice::from_ref(&id));
     assert_eq!(list(ContainerFilter { pod_sandbox_id: other.clone(), ..Default::default() }).await?, [running]);
     let labels = [("app".to_owned(), "other".to_owned())].into();
-    let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector: labels, ..Default::default() }) };
+    let request =
+        ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector: labels, ..Default::default() }) };
     let found = bed.runtime.list_pod_sandbox(request).await?.items;
     assert_eq!(found.iter().map(|s| &s.id).collect::<Vec<_>>(), [&other]);
     bed.finish().await
@@ -242,7 +283,8 @@ async fn every_step_of_a_container_is_an_event() -> Result<()> {
     let id = bed.run(&sandbox, &["exit", "3"]).await?;
     bed.ended(&id).await?;
     bed.runtime.remove_container(RemoveContainerRequest { container_id: id.clone() }).await?;
-    let seen: Vec<_> = events.take(4).map(|event| event.map(|e| (e.container_id.clone(), e.container_event_type()))).collect().await;
+    let seen: Vec<_> =
+        events.take(4).map(|event| event.map(|e| (e.container_id.clone(), e.container_event_type()))).collect().await;
     let seen: Vec<_> = seen.into_iter().collect::<Result<_, _>>()?;
     assert!(seen.iter().all(|(of, _)| *of == id));
     let mut kinds: Vec<i32> = seen.iter().map(|(_, kind)| *kind as i32).collect();
@@ -264,6 +306,9 @@ async fn a_sandbox_whose_shim_is_killed_ends_with_its_containers() -> Result<()>
     let status = bed.ended(&id).await?;
     assert_eq!((status.exit_code, status.reason.as_str()), (255, "Unknown"));
     let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox, verbose: false };
-    assert_eq!(bed.runtime.pod_sandbox_status(request).await?.status.context("no status")?.state(), PodSandboxState::SandboxNotready);
+    assert_eq!(
+        bed.runtime.pod_sandbox_status(request).await?.status.context("no status")?.state(),
+        PodSandboxState::SandboxNotready
+    );
     bed.finish().await
 }

@@ -1,5 +1,7 @@
 //! Images from archives: every kind of entry lands where it should, and no archive reaches outside its layer.
 
+#![allow(clippy::indexing_slicing)]
+
 #[path = "support/archive.rs"]
 mod archive;
 mod support;
@@ -111,7 +113,9 @@ async fn no_archive_reaches_outside_its_layer() -> Result<()> {
     }
     let forged = Layer::new().attributed("file", "trusted.overlay.opaque", b"y")?.pack(Packing::Plain)?;
     let image = library.import(archive::oci("example.com/forged:1", &[forged], json!({}))?).await?;
-    assert!(rustix::fs::getxattr(library.layer(&image, 0).join("file"), "trusted.overlay.opaque", &mut [0; 8]).is_err());
+    assert!(
+        rustix::fs::getxattr(library.layer(&image, 0).join("file"), "trusted.overlay.opaque", &mut [0; 8]).is_err()
+    );
     Ok(())
 }
 
@@ -120,7 +124,11 @@ async fn content_that_is_not_what_it_says_is_refused() -> Result<()> {
     let library = Library::open().await?;
     let (_, bytes) = Layer::new().file("a", 0o644, "a")?.pack(Packing::Gzip)?;
     let (other, _) = Layer::new().file("b", 0o644, "b")?.pack(Packing::Gzip)?;
-    let refused = library.import(archive::oci("example.com/a:1", &[(other, bytes)], json!({}))?).await.err().context("imported")?;
+    let refused = library
+        .import(archive::oci("example.com/a:1", &[(other, bytes)], json!({}))?)
+        .await
+        .err()
+        .context("imported")?;
     assert!(refused.to_string().contains("its configuration says"), "{refused}");
     assert_eq!(library.layer_count()?, 0);
     assert!(library.runtime.images().list().is_empty());

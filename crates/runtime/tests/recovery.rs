@@ -61,7 +61,10 @@ async fn pods_survive_a_killed_runtime_and_are_adopted_by_the_next() -> Result<(
     let first = Served::start(root).await?;
     let mut running = Vec::new();
     for n in 0..10 {
-        let request = RunPodSandboxRequest { config: Some(pod(&format!("pod-{n}"), &root.join("logs"), &group)), ..Default::default() };
+        let request = RunPodSandboxRequest {
+            config: Some(pod(&format!("pod-{n}"), &root.join("logs"), &group)),
+            ..Default::default()
+        };
         let sandbox = first.cri.run_pod_sandbox(request).await?.pod_sandbox_id;
         let id = first.run(&sandbox, &["sleep"]).await?;
         running.push((sandbox, id.clone(), first.pid(&id).await?));
@@ -87,7 +90,11 @@ async fn pods_survive_a_killed_runtime_and_are_adopted_by_the_next() -> Result<(
     let stopped = status(&second.cri, &chatty).await?;
     assert_eq!(stopped.exit_code, 5);
     assert!(log(&stopped)?.ends_with("stdout F terminating"));
-    let exec = ExecSyncRequest { container_id: running[0].1.clone(), cmd: vec!["/helper".to_owned(), "exit".to_owned(), "4".to_owned()], timeout: 10 };
+    let exec = ExecSyncRequest {
+        container_id: running[0].1.clone(),
+        cmd: vec!["/helper".to_owned(), "exit".to_owned(), "4".to_owned()],
+        timeout: 10,
+    };
     assert_eq!(second.cri.exec_sync(exec).await?.exit_code, 4);
     remove_all(&second.cri).await?;
     second.kill()?;
@@ -102,7 +109,8 @@ async fn an_exit_and_a_dead_shim_while_nobody_watched_are_both_told() -> Result<
     let first = Served::start(root).await?;
     let mut sandboxes = Vec::new();
     for name in ["a", "b"] {
-        let request = RunPodSandboxRequest { config: Some(pod(name, &root.join("logs"), &group)), ..Default::default() };
+        let request =
+            RunPodSandboxRequest { config: Some(pod(name, &root.join("logs"), &group)), ..Default::default() };
         sandboxes.push(first.cri.run_pod_sandbox(request).await?.pod_sandbox_id);
     }
     let orderly = first.run(&sandboxes[0], &["on-term", "42"]).await?;
@@ -112,7 +120,9 @@ async fn an_exit_and_a_dead_shim_while_nobody_watched_are_both_told() -> Result<
     let stat = std::fs::read_to_string(format!("/proc/{orphan_pid}/stat"))?;
     let shim = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)).context("no parent")?.to_owned();
     first.kill()?;
-    let signal = |pid: &str, signal| -> Result<()> { Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.parse()?), signal)?) };
+    let signal = |pid: &str, signal| -> Result<()> {
+        Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.parse()?), signal)?)
+    };
     signal(&orderly_pid, nix::sys::signal::Signal::SIGTERM)?;
     signal(&shim, nix::sys::signal::Signal::SIGKILL)?;
     let state = root.join("sandboxes").join(&sandboxes[0]).join("containers").join(&orderly).join("state.json");

@@ -1,5 +1,7 @@
 //! Pulling from a real registry on loopback: Debian's `docker-registry`, filled with `skopeo`.
 
+#![allow(clippy::indexing_slicing)]
+
 #[path = "support/archive.rs"]
 mod archive;
 mod support;
@@ -13,7 +15,6 @@ use archive::{Layer, Packing};
 use runtime::{Credentials, Runtime};
 use serde_json::json;
 use support::*;
-
 
 /// User `user`, password `secret`, as `htpasswd -nbB` writes them.
 const HTPASSWD: &str = "user:$2y$05$RPhFiiEUCcwKJ8aIjLTub.ESgjzZjrefMrvN25NkWRp96GsA9RUBW\n";
@@ -113,7 +114,8 @@ async fn what_cannot_be_pulled_says_why() -> Result<()> {
     let registry = Registry::start(directory.path(), None)?;
     let runtime = Runtime::open(config(directory.path())).await?;
     let check = async |name: &str, want: &str| -> Result<()> {
-        let refused = runtime.images().pull(name, None).await.err().with_context(|| format!("{name} was pulled"))?.to_string();
+        let refused =
+            runtime.images().pull(name, None).await.err().with_context(|| format!("{name} was pulled"))?.to_string();
         anyhow::ensure!(refused.contains(want), "{name}: {refused:?} does not say {want:?}");
         Ok(())
     };
@@ -134,8 +136,12 @@ async fn a_password_is_asked_for_and_checked() -> Result<()> {
     let refused = runtime.images().pull(&name, None).await.err().context("pulled without password")?;
     assert!(refused.to_string().contains("pull access denied"), "{refused}");
     let with = |password: &str| Credentials::Basic { username: "user".to_owned(), password: password.to_owned() };
-    let refused = runtime.images().pull(&name, Some(&with("wrong"))).await.err().context("pulled with a wrong password")?;
+    let refused =
+        runtime.images().pull(&name, Some(&with("wrong"))).await.err().context("pulled with a wrong password")?;
     assert!(refused.to_string().contains("pull access denied"), "{refused}");
-    assert_eq!(runtime.images().pull(&name, Some(&with("secret"))).await?.config.cmd.as_deref(), Some(&["private".to_owned()][..]));
+    assert_eq!(
+        runtime.images().pull(&name, Some(&with("secret"))).await?.config.cmd.as_deref(),
+        Some(&["private".to_owned()][..])
+    );
     Ok(())
 }

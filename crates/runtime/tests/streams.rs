@@ -44,7 +44,9 @@ impl Client {
             }
             Ok::<_, anyhow::Error>(())
         };
-        tokio::time::timeout(std::time::Duration::from_secs(10), wait).await.with_context(|| format!("{text:?} was not heard"))?
+        tokio::time::timeout(std::time::Duration::from_secs(10), wait)
+            .await
+            .with_context(|| format!("{text:?} was not heard"))?
     }
 
     /// Everything until the server closes, per channel.
@@ -79,14 +81,21 @@ async fn exec_answers_output_and_exit_code() -> Result<()> {
     assert!(missing.to_string().contains("executable file not found in $PATH"), "{missing}");
     let late = ExecSyncRequest { container_id: id.clone(), cmd: words(&["/helper", "sleep"]), timeout: 1 };
     assert_eq!(bed.runtime.exec_sync(late).await.err().context("it ended")?.code(), tonic::Code::DeadlineExceeded);
-    let request = ExecRequest { container_id: id.clone(), cmd: words(&["/helper", "both"]), stdout: true, stderr: true, ..Default::default() };
+    let request = ExecRequest {
+        container_id: id.clone(),
+        cmd: words(&["/helper", "both"]),
+        stdout: true,
+        stderr: true,
+        ..Default::default()
+    };
     let url = bed.runtime.exec(request).await?.url;
     let [_, out, err, status] = Client::open(&url, "v5.channel.k8s.io").await?.rest().await?;
     assert_eq!((out.as_str(), err.as_str()), ("to stdout\n", "to stderr\n"));
     assert!(status.contains("Success"), "{status}");
     // A URL works once.
     assert!(Client::open(&url, "v5.channel.k8s.io").await.is_err());
-    let request = ExecRequest { container_id: id, cmd: words(&["/helper", "exit", "7"]), stdout: true, ..Default::default() };
+    let request =
+        ExecRequest { container_id: id, cmd: words(&["/helper", "exit", "7"]), stdout: true, ..Default::default() };
     let [.., status] = Client::open(&bed.runtime.exec(request).await?.url, "v4.channel.k8s.io").await?.rest().await?;
     assert!(status.contains("NonZeroExitCode") && status.contains(r#""message":"7""#), "{status}");
     bed.finish().await
@@ -97,7 +106,13 @@ async fn exec_passes_input_and_its_end() -> Result<()> {
     let bed = Bed::start().await?;
     let sandbox = bed.sandbox("web").await?;
     let id = bed.run(&sandbox, &["sleep"]).await?;
-    let request = ExecRequest { container_id: id, cmd: words(&["/helper", "cat"]), stdin: true, stdout: true, ..Default::default() };
+    let request = ExecRequest {
+        container_id: id,
+        cmd: words(&["/helper", "cat"]),
+        stdin: true,
+        stdout: true,
+        ..Default::default()
+    };
     let mut client = Client::open(&bed.runtime.exec(request).await?.url, "v5.channel.k8s.io").await?;
     client.send(0, b"over there\n").await?;
     client.hear(1, "over there\n").await?;
@@ -112,7 +127,14 @@ async fn exec_with_a_terminal_can_be_resized() -> Result<()> {
     let bed = Bed::start().await?;
     let sandbox = bed.sandbox("web").await?;
     let id = bed.run(&sandbox, &["sleep"]).await?;
-    let request = ExecRequest { container_id: id, cmd: words(&["/helper", "ask"]), tty: true, stdin: true, stdout: true, ..Default::default() };
+    let request = ExecRequest {
+        container_id: id,
+        cmd: words(&["/helper", "ask"]),
+        tty: true,
+        stdin: true,
+        stdout: true,
+        ..Default::default()
+    };
     let mut client = Client::open(&bed.runtime.exec(request).await?.url, "v4.channel.k8s.io").await?;
     client.hear(1, "terminal 0x0").await?;
     client.send(4, br#"{"Width":132,"Height":43}"#).await?;

@@ -58,7 +58,15 @@ pub(super) fn add(
         layers: Vec::new(),
     };
     let manifest = store.write_blob(&json(&manifest)?)?;
-    let image = NewImage { id, top: manifest.clone(), manifest, reference: Some(reference), layers: vec![chain], config: &config, pinned: true };
+    let image = NewImage {
+        id,
+        top: manifest.clone(),
+        manifest,
+        reference: Some(reference),
+        layers: vec![chain],
+        config: &config,
+        pinned: true,
+    };
     store.add(image)
 }
 

@@ -73,7 +73,11 @@ fn import_layout(store: &Store, files: &Files) -> Result<Vec<StoredImage>, Impor
         let (manifest_digest, manifest) = files.manifest(entry, 4)?;
         let config_bytes = files.verified(&manifest.config)?;
         let layers: Vec<String> = manifest.layers.iter().map(|layer| blob_name(&layer.digest)).collect();
-        let names = ImageNames { manifest: manifest_digest, top: entry.digest.clone(), references: reference.into_iter().collect() };
+        let names = ImageNames {
+            manifest: manifest_digest,
+            top: entry.digest.clone(),
+            references: reference.into_iter().collect(),
+        };
         store.write_blob(&files.document(&blob_name(&names.manifest))?)?;
         images.push(add(store, files, &config_bytes, &layers, &names)?);
     }
@@ -137,7 +141,7 @@ fn add(
     }
     let mut chain: Vec<Digest> = Vec::new();
     for (diff_id, name) in diff_ids.iter().zip(layers) {
-        unpack_layer(store, &mut chain, diff_id, || Ok::<_, ImportError>(files.open_blob(name)?))?;
+        unpack_layer(store, &mut chain, diff_id, || files.open_blob(name))?;
     }
     let id = store.write_blob(config_bytes)?;
     let mut references = names.references.iter().map(Some).collect::<Vec<_>>();
@@ -215,7 +219,9 @@ impl Files {
             let name = clean(&entry.path().map_err(fail)?);
             match entry.link_name().map_err(fail)? {
                 // `docker save` links a layer that several images share.
-                Some(target) => links.push((name.clone(), clean(&Path::new(&name).parent().unwrap_or(Path::new("")).join(target)))),
+                Some(target) => {
+                    links.push((name.clone(), clean(&Path::new(&name).parent().unwrap_or(Path::new("")).join(target))))
+                }
                 None => drop(entries.insert(name, (entry.raw_file_position(), entry.size()))),
             }
         }

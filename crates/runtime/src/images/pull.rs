@@ -69,11 +69,15 @@ pub(super) async fn pull(
     credentials: Option<&Credentials>,
 ) -> Result<StoredImage, PullError> {
     if reference.registry == LOCAL_REGISTRY {
-        return Err(PullError::NotFound(format!("{reference} (images of {LOCAL_REGISTRY} are made on this machine and never pulled)")));
+        return Err(PullError::NotFound(format!(
+            "{reference} (images of {LOCAL_REGISTRY} are made on this machine and never pulled)"
+        )));
     }
     let pull = Pull { reference, session: client.session(reference, credentials) };
     let (top, manifest_bytes, manifest) = pull.manifest().await?;
-    let config_bytes = pull.document(&format!("blobs/{}", manifest.config.digest), &manifest.config.digest, "the configuration").await?;
+    let config_bytes = pull
+        .document(&format!("blobs/{}", manifest.config.digest), &manifest.config.digest, "the configuration")
+        .await?;
     let config: ImageConfig = pull.parse(&config_bytes, "the configuration")?;
     if config.rootfs.diff_ids.len() != manifest.layers.len() {
         return Err(pull.session_odd("a configuration that does not fit its layers"));
@@ -92,7 +96,11 @@ struct Pull<'a> {
 impl Pull<'_> {
     /// The digest that names the image, and this platform's manifest behind it.
     async fn manifest(&self) -> Result<(Digest, Vec<u8>, Manifest), PullError> {
-        let bytes = self.bounded(self.session.get(&format!("manifests/{}", self.reference.selector()), &ACCEPTED).await?.into_body()).await?;
+        let bytes = self
+            .bounded(
+                self.session.get(&format!("manifests/{}", self.reference.selector()), &ACCEPTED).await?.into_body(),
+            )
+            .await?;
         let top = Digest::of(&bytes);
         if self.reference.digest.as_ref().is_some_and(|wanted| *wanted != top) {
             return Err(self.mismatch("the manifest"));
@@ -105,7 +113,8 @@ impl Pull<'_> {
                     reference: self.reference.to_string(),
                     platform: format!("{}/{}", here.os, here.architecture),
                 })?;
-                let bytes = self.document(&format!("manifests/{}", entry.digest), &entry.digest, "the manifest").await?;
+                let bytes =
+                    self.document(&format!("manifests/{}", entry.digest), &entry.digest, "the manifest").await?;
                 let manifest = self.parse(&bytes, "the manifest")?;
                 Ok((top, bytes, manifest))
             }
@@ -113,7 +122,12 @@ impl Pull<'_> {
     }
 
     /// Fetches what is missing, a few at a time; unpacks in order, each layer on its parents.
-    async fn layers(&self, store: &Arc<Store>, manifest: &Manifest, config: &ImageConfig) -> Result<Vec<Digest>, PullError> {
+    async fn layers(
+        &self,
+        store: &Arc<Store>,
+        manifest: &Manifest,
+        config: &ImageConfig,
+    ) -> Result<Vec<Digest>, PullError> {
         let mut chain: Vec<Digest> = Vec::new();
         let mut ids = Vec::new();
         for diff_id in &config.rootfs.diff_ids {
@@ -173,16 +187,25 @@ impl Pull<'_> {
 
     async fn bounded(&self, body: Incoming) -> Result<Vec<u8>, PullError> {
         let collected = self.within_patience(Limited::new(body, MAX_DOCUMENT_BYTES).collect()).await?;
-        let collected = collected.map_err(|error| PullError::Transfer { reference: self.reference.to_string(), reason: error.to_string() })?;
+        let collected = collected.map_err(|error| PullError::Transfer {
+            reference: self.reference.to_string(),
+            reason: error.to_string(),
+        })?;
         Ok(collected.to_bytes().to_vec())
     }
 
     async fn within_patience<T>(&self, work: impl Future<Output = T>) -> Result<T, PullError> {
-        tokio::time::timeout(STALL_PATIENCE, work).await.map_err(|_| self.broken(&io::Error::from(io::ErrorKind::TimedOut)))
+        tokio::time::timeout(STALL_PATIENCE, work)
+            .await
+            .map_err(|_| self.broken(&io::Error::from(io::ErrorKind::TimedOut)))
     }
 
     fn parse<T: for<'a> serde::Deserialize<'a>>(&self, bytes: &[u8], what: &'static str) -> Result<T, PullError> {
-        serde_json::from_slice(bytes).map_err(|source| PullError::Malformed { reference: self.reference.to_string(), what, source })
+        serde_json::from_slice(bytes).map_err(|source| PullError::Malformed {
+            reference: self.reference.to_string(),
+            what,
+            source,
+        })
     }
 
     fn mismatch(&self, what: &'static str) -> PullError {

@@ -38,7 +38,10 @@ const SYSTEM_BUNDLES: [&str; 4] = [
 /// How to prove who asks.
 #[derive(Clone)]
 pub enum Credentials {
-    Basic { username: String, password: String },
+    Basic {
+        username: String,
+        password: String,
+    },
     /// Exchanged for an access token at the registry's token service.
     Identity(String),
     /// Sent as it is.
@@ -84,7 +87,11 @@ impl Client {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(ANSWER_PATIENCE));
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls(extra_ca)?).https_or_http().enable_http1().wrap_connector(http);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(extra_ca)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(http);
         Ok(Self { http: HttpClient::builder(TokioExecutor::new()).build(connector) })
     }
 
@@ -97,7 +104,12 @@ impl Client {
         Session { client: self, reference, credentials, authorization: Mutex::new(authorization) }
     }
 
-    async fn get(&self, uri: &Uri, accept: &[&str], authorization: Option<&str>) -> Result<Response<Incoming>, PullError> {
+    async fn get(
+        &self,
+        uri: &Uri,
+        accept: &[&str],
+        authorization: Option<&str>,
+    ) -> Result<Response<Incoming>, PullError> {
         let mut request = Request::get(uri).header(USER_AGENT, concat!("ferry/", env!("CARGO_PKG_VERSION")));
         for kind in accept {
             request = request.header(ACCEPT, *kind);
@@ -118,7 +130,12 @@ impl Client {
 /// Trusts what the system trusts, and the operator's own authorities.
 fn tls(extra_ca: Option<&Path>) -> Result<rustls::ClientConfig, rustls::Error> {
     let mut roots = rustls::RootCertStore::empty();
-    let own = extra_ca.and_then(|directory| std::fs::read_dir(directory).ok()).into_iter().flatten().flatten().map(|e| e.path());
+    let own = extra_ca
+        .and_then(|directory| std::fs::read_dir(directory).ok())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path());
     let system = SYSTEM_BUNDLES.iter().map(std::path::PathBuf::from).find(|path| path.exists());
     for file in system.into_iter().chain(own) {
         let certificates = CertificateDer::pem_file_iter(&file).into_iter().flatten().flatten();
@@ -153,7 +170,9 @@ impl Session<'_> {
                     let answer = self.answer_challenges(&response).await?;
                     *self.authorization.lock() = Some(answer);
                 }
-                status if status.is_redirection() => uri = redirect(&uri, &response).ok_or_else(|| self.odd("a redirect to nowhere"))?,
+                status if status.is_redirection() => {
+                    uri = redirect(&uri, &response).ok_or_else(|| self.odd("a redirect to nowhere"))?
+                }
                 StatusCode::OK => return Ok(response),
                 StatusCode::NOT_FOUND => return Err(PullError::NotFound(self.reference.to_string())),
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(self.denied("the registry refused")),
@@ -169,16 +188,21 @@ impl Session<'_> {
             other => other,
         };
         let scheme = if is_loopback(registry) { "http" } else { "https" };
-        format!("{scheme}://{registry}/v2/{}/{path}", self.reference.repository).parse().map_err(|_| self.odd("a malformed name"))
+        format!("{scheme}://{registry}/v2/{}/{path}", self.reference.repository)
+            .parse()
+            .map_err(|_| self.odd("a malformed name"))
     }
 
     async fn answer_challenges(&self, response: &Response<Incoming>) -> Result<String, PullError> {
         for challenge in response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()) {
             match challenge.split_once(' ') {
-                Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => return self.token(&parameters(rest)).await,
+                Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => {
+                    return self.token(&parameters(rest)).await;
+                }
                 Some((scheme, _)) if scheme.eq_ignore_ascii_case("basic") => {
                     let basic = self.credentials.and_then(Credentials::basic);
-                    return basic.ok_or_else(|| self.denied("authentication is required and no credentials were given"));
+                    return basic
+                        .ok_or_else(|| self.denied("authentication is required and no credentials were given"));
                 }
                 _ => (),
             }
@@ -215,7 +239,10 @@ impl Session<'_> {
             token: Option<String>,
             access_token: Option<String>,
         }
-        let body = Limited::new(response.into_body(), MAX_TOKEN_BYTES).collect().await.map_err(|_| self.odd("an oversized token"))?;
+        let body = Limited::new(response.into_body(), MAX_TOKEN_BYTES)
+            .collect()
+            .await
+            .map_err(|_| self.odd("an oversized token"))?;
         let token: Token = serde_json::from_slice(&body.to_bytes()).map_err(|_| self.odd("a malformed token"))?;
         let token = token.token.or(token.access_token).ok_or_else(|| self.odd("an empty token"))?;
         Ok(format!("Bearer {token}"))
@@ -247,7 +274,8 @@ fn redirect(from: &Uri, response: &Response<Incoming>) -> Option<Uri> {
         false => location.to_owned(),
     };
     let to: Uri = absolute.parse().ok()?;
-    let safe = to.scheme_str() == Some("https") || (from.scheme_str() == Some("http") && to.scheme_str() == Some("http"));
+    let safe =
+        to.scheme_str() == Some("https") || (from.scheme_str() == Some("http") && to.scheme_str() == Some("http"));
     safe.then_some(to)
 }
 
@@ -315,7 +343,14 @@ mod tests {
 
     #[test]
     fn only_this_machine_is_spoken_to_in_clear_text() {
-        for (authority, want) in [("localhost:5000", true), ("127.0.0.1:1", true), ("127.9.9.9", true), ("[::1]:5000", true), ("10.0.0.1:5000", false), ("localhost.evil.com", false)] {
+        for (authority, want) in [
+            ("localhost:5000", true),
+            ("127.0.0.1:1", true),
+            ("127.9.9.9", true),
+            ("[::1]:5000", true),
+            ("10.0.0.1:5000", false),
+            ("localhost.evil.com", false),
+        ] {
             assert_eq!(is_loopback(authority), want, "{authority}");
         }
     }

@@ -97,7 +97,11 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Index::default(),
             Err(source) => return Err(io_error("read the index")(source)),
         };
-        Ok(Self { root: root.to_owned(), inner: Mutex::new(Inner { index, leases: BTreeMap::new() }), busy: AtomicUsize::new(0) })
+        Ok(Self {
+            root: root.to_owned(),
+            inner: Mutex::new(Inner { index, leases: BTreeMap::new() }),
+            busy: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) fn temporary(&self) -> PathBuf {
@@ -260,7 +264,13 @@ pub(crate) struct NewImage<'a> {
 }
 
 fn needed_layers(inner: &Inner) -> BTreeSet<Digest> {
-    inner.index.images.values().flat_map(|image| image.layers.iter().cloned()).chain(inner.leases.keys().cloned()).collect()
+    inner
+        .index
+        .images
+        .values()
+        .flat_map(|image| image.layers.iter().cloned())
+        .chain(inner.leases.keys().cloned())
+        .collect()
 }
 
 fn find<'a>(index: &'a Index, name: &str) -> Option<&'a StoredImage> {

@@ -43,7 +43,8 @@ pub(crate) fn unpack(
     target: &Path,
 ) -> Result<u64, UnpackError> {
     let joined = std::thread::scope(|scope| scope.spawn(|| unpack_here(archive, lower, target)).join());
-    let (actual, bytes) = joined.unwrap_or_else(|_| Err(UnpackError::Prepare(io::Error::other("unpacking panicked"))))?;
+    let (actual, bytes) =
+        joined.unwrap_or_else(|_| Err(UnpackError::Prepare(io::Error::other("unpacking panicked"))))?;
     match actual == *expected {
         true => Ok(bytes),
         false => Err(UnpackError::DiffId { expected: expected.clone(), actual }),
@@ -128,13 +129,20 @@ impl Tree {
 
     fn apply_root<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> io::Result<()> {
         if entry.header().entry_type() == EntryType::Directory {
-            let root = rfs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let root =
+                rfs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
             adorn(&root, entry)?;
         }
         Ok(())
     }
 
-    fn make<R: Read>(&mut self, parent: &OwnedFd, name: &OsStr, path: &Path, entry: &mut Entry<'_, R>) -> io::Result<()> {
+    fn make<R: Read>(
+        &mut self,
+        parent: &OwnedFd,
+        name: &OsStr,
+        path: &Path,
+        entry: &mut Entry<'_, R>,
+    ) -> io::Result<()> {
         let kind = entry.header().entry_type();
         match kind {
             EntryType::Directory => {
@@ -155,7 +163,8 @@ impl Tree {
                 rfs::futimens(&file, &times(entry)?)?;
             }
             EntryType::Symlink => {
-                let target = entry.link_name_bytes().ok_or_else(|| invalid("a symbolic link without target"))?.into_owned();
+                let target =
+                    entry.link_name_bytes().ok_or_else(|| invalid("a symbolic link without target"))?.into_owned();
                 remove(parent, name)?;
                 rfs::symlinkat(OsStr::from_bytes(&target), parent, name)?;
                 own(parent, name, entry)?;

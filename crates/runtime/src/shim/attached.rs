@@ -34,7 +34,10 @@ pub(super) struct Attached {
 
 impl Attached {
     /// The shim's ends, and the container's.
-    pub(super) fn new(setup: &ContainerSetup, console: impl FnOnce() -> io::Result<Console>) -> io::Result<(Self, Stdio)> {
+    pub(super) fn new(
+        setup: &ContainerSetup,
+        console: impl FnOnce() -> io::Result<Console>,
+    ) -> io::Result<(Self, Stdio)> {
         let log = setup.log_path.as_deref().map(LogFile::open).transpose()?;
         if setup.tty {
             let attached = Self { log, stdin: None, tty: true, outputs: Vec::new() };
@@ -56,7 +59,12 @@ impl Attached {
     pub(super) fn set_terminal(&mut self, terminal: OwnedFd) -> io::Result<()> {
         let reader = terminal.try_clone()?;
         rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK)?;
-        self.outputs.push(Output { source: Some(reader.into()), stream: Stream::Stdout, lines: Lines::default(), listeners: Vec::new() });
+        self.outputs.push(Output {
+            source: Some(reader.into()),
+            stream: Stream::Stdout,
+            lines: Lines::default(),
+            listeners: Vec::new(),
+        });
         self.stdin = Some(terminal);
         Ok(())
     }
@@ -145,7 +153,11 @@ impl Attached {
             if !wanted {
                 continue;
             }
-            let output = self.outputs.iter_mut().find(|output| output.stream == stream).ok_or("the container has no such output")?;
+            let output = self
+                .outputs
+                .iter_mut()
+                .find(|output| output.stream == stream)
+                .ok_or("the container has no such output")?;
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| e.to_string())?;
             let _ = rustix::pipe::fcntl_setpipe_size(&writer, ATTACH_BUFFER_BYTES);
             output.listeners.push(writer.into());

@@ -44,7 +44,8 @@ impl Executor for Exec {
             ExecutorError::Other(message)
         };
         if self.setup.seccomp {
-            seccomp::apply(&self.setup.capabilities).map_err(|e| failed("cannot install the system call filter", &e))?;
+            seccomp::apply(&self.setup.capabilities)
+                .map_err(|e| failed("cannot install the system call filter", &e))?;
         }
         capabilities::drop_privileges(&self.setup.capabilities, create_syscall().as_ref())
             .map_err(|e| failed("cannot set capabilities", &e))?;
@@ -59,7 +60,8 @@ impl Executor for Exec {
         {
             environment.push(CString::new(format!("HOME={home}")).map_err(|_| ExecutorError::InvalidArg)?);
         }
-        let path = CString::new(program.into_os_string().into_encoded_bytes()).map_err(|_| ExecutorError::InvalidArg)?;
+        let path =
+            CString::new(program.into_os_string().into_encoded_bytes()).map_err(|_| ExecutorError::InvalidArg)?;
         let Err(error) = nix::unistd::execve(&path, &strings(process.args())?, &environment);
         Err(failed(&format!("exec {path:?}"), &error.desc()))
     }

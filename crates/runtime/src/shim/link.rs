@@ -27,7 +27,10 @@ pub(crate) enum LinkError {
 /// What a shim tells without being asked.
 #[derive(Debug)]
 pub(crate) enum Told {
-    Exited { container: String, state: ContainerState },
+    Exited {
+        container: String,
+        state: ContainerState,
+    },
     /// The connection ended: the shim died, or was asked to.
     Gone,
 }
@@ -80,7 +83,8 @@ impl Link {
         };
         let call = Call { id, request };
         let fds: Vec<BorrowedFd<'_>> = fds.to_vec();
-        let sent = self.socket.async_io(tokio::io::Interest::WRITABLE, |socket| send(socket.as_fd(), &call, &fds)).await;
+        let sent =
+            self.socket.async_io(tokio::io::Interest::WRITABLE, |socket| send(socket.as_fd(), &call, &fds)).await;
         if sent.is_err() {
             self.waiting.lock().calls.remove(&id);
             return Err(LinkError::Gone);
@@ -128,7 +132,8 @@ impl Link {
 
 async fn listen(link: Arc<Link>, told: mpsc::UnboundedSender<Told>) {
     loop {
-        let message = link.socket.async_io(tokio::io::Interest::READABLE, |socket| receive::<FromShim>(socket.as_fd())).await;
+        let message =
+            link.socket.async_io(tokio::io::Interest::READABLE, |socket| receive::<FromShim>(socket.as_fd())).await;
         match message {
             Ok(Some((FromShim::Reply { call, result }, fds))) => {
                 if let Some(caller) = link.waiting.lock().calls.remove(&call) {

@@ -95,7 +95,10 @@ fn make(setup: &PodSetup, at: &Path) -> io::Result<()> {
         let ours = match name.split('.').next() {
             Some("net") => !setup.host_network,
             Some("fs") => !setup.host_ipc && name.starts_with("fs.mqueue."),
-            Some("kernel") => !setup.host_ipc && (name.starts_with("kernel.shm") || name.starts_with("kernel.msg") || name == "kernel.sem"),
+            Some("kernel") => {
+                !setup.host_ipc
+                    && (name.starts_with("kernel.shm") || name.starts_with("kernel.msg") || name == "kernel.sem")
+            }
             _ => false,
         };
         if !ours {

@@ -95,7 +95,13 @@ impl Launch {
 }
 
 /// Creates the container in `directory` up to the point where its program would be executed.
-pub(super) fn create(oci_root: &Path, id: &str, directory: &Path, setup: &ContainerSetup, stdio: Stdio) -> io::Result<Launch> {
+pub(super) fn create(
+    oci_root: &Path,
+    id: &str,
+    directory: &Path,
+    setup: &ContainerSetup,
+    stdio: Stdio,
+) -> io::Result<Launch> {
     launch(&setup.process, oci_root, id, stdio, |builder| {
         let at = |name: &str| directory.join(name);
         overlay::own_mount_namespace()
@@ -103,7 +109,10 @@ pub(super) fn create(oci_root: &Path, id: &str, directory: &Path, setup: &Contai
             .and_then(|()| make_directory(&setup.rootfs, &setup.working_directory))
             .map_err(|e| LibcontainerError::Other(format!("cannot prepare the root filesystem: {e}")))?;
         let container = builder.as_init(directory).with_systemd(false).with_detach(true).build()?;
-        container.pid().map(|pid| pid.as_raw()).ok_or_else(|| LibcontainerError::Other(format!("container {id} has no process")))
+        container
+            .pid()
+            .map(|pid| pid.as_raw())
+            .ok_or_else(|| LibcontainerError::Other(format!("container {id} has no process")))
     })
 }
 
@@ -113,7 +122,8 @@ fn make_directory(root: &Path, path: &Path) -> io::Result<()> {
     let root = File::open(root)?;
     let mut so_far = PathBuf::from(".");
     for part in path.components().filter(|part| matches!(part, std::path::Component::Normal(_))) {
-        let open = |path: &Path| openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
+        let open =
+            |path: &Path| openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
         let parent = open(&so_far)?;
         so_far.push(part);
         if open(&so_far).is_err() {
@@ -124,7 +134,13 @@ fn make_directory(root: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// Runs another process in a running container; `process` is a file with its OCI description.
-pub(super) fn exec(oci_root: &Path, id: &str, process: &Path, setup: &ProcessSetup, stdio: Stdio) -> io::Result<Launch> {
+pub(super) fn exec(
+    oci_root: &Path,
+    id: &str,
+    process: &Path,
+    setup: &ProcessSetup,
+    stdio: Stdio,
+) -> io::Result<Launch> {
     launch(setup, oci_root, id, stdio, |builder| {
         let pid = builder.as_tenant().with_process(Some(process)).with_detach(true).build()?;
         Ok(pid.as_raw())
@@ -161,7 +177,9 @@ fn launch(
                     .with_root_path(oci_root)?
                     .with_executor(Exec { setup: setup.clone() });
                 let (builder, console) = match stdio {
-                    Stdio::Fds([stdin, stdout, stderr]) => (builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr), None),
+                    Stdio::Fds([stdin, stdout, stderr]) => {
+                        (builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr), None)
+                    }
                     Stdio::Terminal(console) => (builder.with_console_socket(Some(&console.path)), Some(console)),
                 };
                 let called = call(builder);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::LinuxCapabilities;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -77,18 +77,42 @@ pub(crate) struct Call {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Create { container: String },
-    Start { container: String },
+    Create {
+        container: String,
+    },
+    Start {
+        container: String,
+    },
     /// With stdin, stdout, stderr beside it unless `tty`; then the answer carries the terminal.
-    Exec { container: String, exec: String, tty: bool },
+    Exec {
+        container: String,
+        exec: String,
+        tty: bool,
+    },
     /// The answer carries the descriptors that were asked for, in this order.
-    Attach { container: String, stdin: bool, stdout: bool, stderr: bool },
-    CloseStdin { container: String },
-    Kill { container: String, signal: i32 },
-    KillExec { exec: String },
-    ReopenLog { container: String },
+    Attach {
+        container: String,
+        stdin: bool,
+        stdout: bool,
+        stderr: bool,
+    },
+    CloseStdin {
+        container: String,
+    },
+    Kill {
+        container: String,
+        signal: i32,
+    },
+    KillExec {
+        exec: String,
+    },
+    ReopenLog {
+        container: String,
+    },
     /// Forgets a container that has exited or never started; a created one is killed.
-    Delete { container: String },
+    Delete {
+        container: String,
+    },
     State,
     /// Kills what runs and ends the shim once it is dead.
     Shutdown,

@@ -54,7 +54,12 @@ pub(super) fn apply(capabilities: &LinuxCapabilities) -> io::Result<()> {
 fn program(held: &dyn Fn(Capability) -> bool) -> Vec<libc::sock_filter> {
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let answer = |k| step(RETURN, k, 0, 0);
-    let mut out = vec![step(LOAD, ARCHITECTURE, 0, 0), step(JUMP_EQUAL, OUR_ARCHITECTURE, 1, 0), answer(DENY), step(LOAD, NUMBER, 0, 0)];
+    let mut out = vec![
+        step(LOAD, ARCHITECTURE, 0, 0),
+        step(JUMP_EQUAL, OUR_ARCHITECTURE, 1, 0),
+        answer(DENY),
+        step(LOAD, NUMBER, 0, 0),
+    ];
     let administrator = held(Capability::SysAdmin);
     if !administrator {
         // clone: without namespaces. clone3 hides its flags from us; with ENOSYS libraries use clone.

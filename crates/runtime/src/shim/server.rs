@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::attached::Attached;
 use super::process::{self, Console, Launch, Stdio};
 use super::protocol::{
-    Answer, Call, ContainerSetup, ContainerState, Event, FromShim, Request, SOCKET, container_directory, read_json, receive,
-    send,
+    Answer, Call, ContainerSetup, ContainerState, Event, FromShim, Request, SOCKET, container_directory, read_json,
+    receive, send,
 };
 use crate::{cgroup, disk};
 
@@ -279,7 +279,8 @@ impl Server {
             (false, Ok(fds)) => Stdio::Fds(fds),
             (false, Err(_)) => return Err("an exec without terminal needs three descriptors".to_owned()),
         };
-        let launch = process::exec(&oci_root, id, &process_file, &container.setup.process, stdio).map_err(|e| e.to_string())?;
+        let launch =
+            process::exec(&oci_root, id, &process_file, &container.setup.process, stdio).map_err(|e| e.to_string())?;
         Ok((launch, Purpose::Exec { exec: exec.to_owned() }))
     }
 
@@ -310,7 +311,14 @@ impl Server {
         created.into_iter().for_each(|pid| self.claim(pid));
     }
 
-    fn created(&mut self, id: String, mut io: Attached, setup: ContainerSetup, pid: Pid, terminal: Option<OwnedFd>) -> io::Result<()> {
+    fn created(
+        &mut self,
+        id: String,
+        mut io: Attached,
+        setup: ContainerSetup,
+        pid: Pid,
+        terminal: Option<OwnedFd>,
+    ) -> io::Result<()> {
         if let Some(terminal) = terminal {
             io.set_terminal(terminal)?;
         }
@@ -439,7 +447,8 @@ impl Container {
 }
 
 fn pidfd(pid: Pid) -> Option<OwnedFd> {
-    rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid.as_raw())?, rustix::process::PidfdFlags::empty()).ok()
+    rustix::process::pidfd_open(rustix::process::Pid::from_raw(pid.as_raw())?, rustix::process::PidfdFlags::empty())
+        .ok()
 }
 
 /// Signals exactly the process that was meant, or nobody.
@@ -447,7 +456,13 @@ fn kill(pidfd: &Option<OwnedFd>, signal: i32) -> Result<(), String> {
     let Some(pidfd) = pidfd else { return Ok(()) };
     // SAFETY: the descriptor is open, and a null info means the same as kill(2).
     let sent = unsafe {
-        nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<nix::libc::siginfo_t>(), 0)
+        nix::libc::syscall(
+            nix::libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<nix::libc::siginfo_t>(),
+            0,
+        )
     };
     match (sent, Errno::last()) {
         (0, _) | (_, Errno::ESRCH) => Ok(()),

@@ -78,7 +78,10 @@ fn parse(name: &str) -> Option<Capability> {
 /// Nobody can grant what he does not hold: even root may lack some, in a virtual machine or a container.
 fn held_by_us() -> HashSet<Capability> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     let mask = mask.unwrap_or(u64::MAX);
     ALL.into_iter().zip(0u32..).filter(|(_, bit)| mask >> bit & 1 == 1).map(|(capability, _)| capability).collect()
 }
@@ -99,7 +102,8 @@ mod tests {
     #[track_caller]
     fn check(add: &[&str], drop: &[&str], count: usize, holds: Option<Capability>) {
         let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
-        let change = cri::v1::Capability { add_capabilities: owned(add), drop_capabilities: owned(drop), ..Default::default() };
+        let change =
+            cri::v1::Capability { add_capabilities: owned(add), drop_capabilities: owned(drop), ..Default::default() };
         let set = wanted(&LinuxContainerSecurityContext { capabilities: Some(change), ..Default::default() });
         assert_eq!(set.len(), count, "{add:?} {drop:?}");
         assert!(holds.is_none_or(|capability| set.contains(&capability)));

@@ -6,13 +6,11 @@ use std::path::Path;
 use cri::v1::{Device, LinuxContainerSecurityContext, Mount, MountPropagation};
 use serde_json::{Value, json};
 
-use super::{Input, SpecError};
+use super::{Input, SpecError, set};
 
 pub(super) fn build(input: &Input<'_>, security: &LinuxContainerSecurityContext) -> Result<Vec<Value>, SpecError> {
     let rw = if security.privileged { "rw" } else { "ro" };
-    let mount = |destination: &str, kind: &str, options: &[&str]| {
-        json!({ "destination": destination, "type": kind, "source": kind, "options": options })
-    };
+    let mount = |destination: &str, kind: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": kind, "options": options });
     let mut all = vec![
         mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -22,9 +20,7 @@ pub(super) fn build(input: &Input<'_>, security: &LinuxContainerSecurityContext)
         mount("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", rw]),
     ];
     let taken = |path: &str| input.config.mounts.iter().any(|m| clean(&m.container_path) == path);
-    let bind = |destination: &str, source: &Path, options: &[&str]| {
-        json!({ "destination": destination, "type": "bind", "source": source, "options": options })
-    };
+    let bind = |destination: &str, source: &Path, options: &[&str]| json!({ "destination": destination, "type": "bind", "source": source, "options": options });
     if !taken("/dev/shm") {
         // With the host's IPC comes the host's shared memory.
         let pods = input.sandbox_directory.join("mnt/shm");
@@ -97,8 +93,9 @@ pub(super) fn devices(asked: &[Device]) -> Result<Vec<Value>, SpecError> {
         .map(|device| {
             let mut found = node(Path::new(&device.host_path))
                 .ok_or_else(|| SpecError::Invalid(format!("{} is not a device", device.host_path)))?;
-            found["path"] = json!(device.container_path);
-            found["access"] = json!(if device.permissions.is_empty() { "rwm" } else { &device.permissions });
+            set(&mut found, "path", json!(device.container_path));
+            let access = if device.permissions.is_empty() { "rwm" } else { &device.permissions };
+            set(&mut found, "access", json!(access));
             Ok(found)
         })
         .collect()

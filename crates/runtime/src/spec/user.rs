@@ -27,8 +27,10 @@ pub(super) fn resolve(
     image: &ProcessConfig,
     layers: &[PathBuf],
 ) -> Result<User, SpecError> {
-    let passwd = read_in_layers(layers, "etc/passwd").map_err(|source| SpecError::Image { file: "/etc/passwd", source })?;
-    let group = read_in_layers(layers, "etc/group").map_err(|source| SpecError::Image { file: "/etc/group", source })?;
+    let passwd =
+        read_in_layers(layers, "etc/passwd").map_err(|source| SpecError::Image { file: "/etc/passwd", source })?;
+    let group =
+        read_in_layers(layers, "etc/group").map_err(|source| SpecError::Image { file: "/etc/group", source })?;
     let asked = match (&security.run_as_user, security.run_as_username.as_str()) {
         (Some(uid), _) => uid.value.to_string(),
         (None, "") => image.user.clone().unwrap_or_default(),
@@ -61,18 +63,20 @@ fn lookup(asked: &str, passwd: &str, group: &str, merge: bool) -> Result<User, S
     });
     let uid = match (numeric, &entry) {
         (Some(uid), _) => uid,
-        (None, Some(entry)) => number(entry, 2).ok_or_else(|| SpecError::Invalid(format!("user {name:?} has no id")))?,
-        (None, None) => return Err(SpecError::Invalid(format!("unable to find user {name}: no matching entries in passwd file"))),
+        (None, Some(entry)) => {
+            number(entry, 2).ok_or_else(|| SpecError::Invalid(format!("user {name:?} has no id")))?
+        }
+        (None, None) => {
+            return Err(SpecError::Invalid(format!("unable to find user {name}: no matching entries in passwd file")));
+        }
     };
     let mut gid = entry.as_ref().and_then(|entry| number(entry, 3)).unwrap_or(0);
     let group_entries = || group.lines().map(|line| line.split(':').collect::<Vec<_>>());
     if let Some(wanted) = group_name.filter(|g| !g.is_empty()) {
         let found = group_entries().find(|entry| entry.first() == Some(&wanted)).and_then(|entry| number(&entry, 2));
-        gid = wanted
-            .parse()
-            .ok()
-            .or(found)
-            .ok_or_else(|| SpecError::Invalid(format!("unable to find group {wanted}: no matching entries in group file")))?;
+        gid = wanted.parse().ok().or(found).ok_or_else(|| {
+            SpecError::Invalid(format!("unable to find group {wanted}: no matching entries in group file"))
+        })?;
     }
     let mut groups = Vec::new();
     if let (true, Some(member)) = (merge, entry.as_ref().and_then(|entry| entry.first().copied())) {

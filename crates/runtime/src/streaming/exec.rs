@@ -42,8 +42,11 @@ pub(super) async fn serve_exec(runtime: &Runtime, socket: Socket, request: ExecR
     let (outbox, writer) = Outbox::new(sink);
     match start_exec(runtime, &request).await {
         Ok((process, exit)) => {
-            let outputs: Vec<_> =
-                process.outputs.into_iter().map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone()))).collect();
+            let outputs: Vec<_> = process
+                .outputs
+                .into_iter()
+                .map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone())))
+                .collect();
             let input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal, outbox.clone()));
             let code = exit.await.unwrap_or(255);
             let _ = tokio::time::timeout(OUTPUT_PATIENCE, futures::future::join_all(outputs)).await;
@@ -85,7 +88,8 @@ async fn start_exec(
     let fds = [stdin_child, stdout_child, stderr_child];
     let exec = runtime.exec_in(&container, &request.cmd, Some(fds)).await.map_err(refused)?;
     let outputs = [(STDOUT, stdout), (STDERR, stderr)];
-    let outputs = outputs.into_iter().filter_map(|(channel, from)| Some((channel, Box::new(from?) as Reader))).collect();
+    let outputs =
+        outputs.into_iter().filter_map(|(channel, from)| Some((channel, Box::new(from?) as Reader))).collect();
     Ok((Process { stdin, terminal: None, outputs }, exec.exit))
 }
 
@@ -94,8 +98,11 @@ pub(super) async fn serve_attach(runtime: &Runtime, socket: Socket, request: Att
     let (outbox, writer) = Outbox::new(sink);
     match start_attach(runtime, &request).await {
         Ok(process) => {
-            let outputs: Vec<_> =
-                process.outputs.into_iter().map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone()))).collect();
+            let outputs: Vec<_> = process
+                .outputs
+                .into_iter()
+                .map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone())))
+                .collect();
             let mut input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal, outbox.clone()));
             tokio::select! {
                 // The container ended.
@@ -119,11 +126,17 @@ pub(super) async fn serve_attach(runtime: &Runtime, socket: Socket, request: Att
 async fn start_attach(runtime: &Runtime, request: &AttachRequest) -> Result<Process, StreamError> {
     let container = find(runtime, &request.container_id)?;
     let config = container.record().config.0;
-    let sandbox = runtime.sandbox(&container.sandbox).ok_or_else(|| StreamError::Refused("the pod is gone".to_owned()))?;
+    let sandbox =
+        runtime.sandbox(&container.sandbox).ok_or_else(|| StreamError::Refused("the pod is gone".to_owned()))?;
     let refused = |error: crate::shim::link::LinkError| StreamError::Refused(error.to_string());
     let link = sandbox.link().map_err(refused)?;
     let stdin = request.stdin && config.stdin;
-    let asked = Request::Attach { container: container.id.clone(), stdin, stdout: request.stdout, stderr: request.stderr && !config.tty };
+    let asked = Request::Attach {
+        container: container.id.clone(),
+        stdin,
+        stdout: request.stdout,
+        stderr: request.stderr && !config.tty,
+    };
     let (_, fds) = link.call(asked, &[]).await.map_err(refused)?;
     let mut fds = fds.into_iter();
     let mut process = Process { stdin: None, terminal: None, outputs: Vec::new() };
@@ -149,7 +162,9 @@ fn missing() -> io::Error {
 
 /// A container with `stdinOnce` sees the end of its input when its first client leaves.
 async fn close_stdin_if_once(runtime: &Runtime, request: &AttachRequest) {
-    let Some(container) = runtime.container(&request.container_id).filter(|c| request.stdin && c.record().config.0.stdin_once) else {
+    let Some(container) =
+        runtime.container(&request.container_id).filter(|c| request.stdin && c.record().config.0.stdin_once)
+    else {
         return;
     };
     if let Some(link) = runtime.sandbox(&container.sandbox).and_then(|sandbox| sandbox.link().ok()) {

@@ -22,8 +22,14 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Two channels per port, and one byte to name them.
 const MAX_PORTS: usize = 127;
 
-pub(super) async fn serve(runtime: &Runtime, socket: Socket, request: PortForwardRequest, query: &str) -> Result<(), StreamError> {
-    let sandbox = runtime.sandbox(&request.pod_sandbox_id).ok_or_else(|| StreamError::Refused("no such sandbox".to_owned()))?;
+pub(super) async fn serve(
+    runtime: &Runtime,
+    socket: Socket,
+    request: PortForwardRequest,
+    query: &str,
+) -> Result<(), StreamError> {
+    let sandbox =
+        runtime.sandbox(&request.pod_sandbox_id).ok_or_else(|| StreamError::Refused("no such sandbox".to_owned()))?;
     let netns = (!host_network(&sandbox.record().config.0)).then(|| sandbox.netns());
     let ports = ports(&request, query);
     if ports.is_empty() || ports.len() > MAX_PORTS {
@@ -77,7 +83,8 @@ fn ports(request: &PortForwardRequest, query: &str) -> Vec<u16> {
     if !asked.is_empty() {
         return asked;
     }
-    let values = query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(key, _)| matches!(*key, "port" | "ports"));
+    let values =
+        query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(key, _)| matches!(*key, "port" | "ports"));
     values.flat_map(|(_, value)| value.split(',')).filter_map(|port| port.parse().ok()).collect()
 }
 

@@ -1,5 +1,5 @@
 //! Builds image archives entry by entry, good ones and bad ones.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::indexing_slicing)]
 
 use std::io::Write;
 use std::path::Path;

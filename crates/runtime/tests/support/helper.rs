@@ -43,7 +43,8 @@ fn main() {
             }
         }
         ["list", path] => {
-            let mut names: Vec<_> = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            let mut names: Vec<_> =
+                std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             println!("{}", names.join(" "));
         }
@@ -113,7 +114,8 @@ fn eat(megabytes: usize) {
 fn serve(root: PathBuf) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let shim = (std::env::current_exe().unwrap(), vec!["shim".into()]);
-        let config = runtime::Config { root: root.clone(), shim, network: Arc::new(runtime::NoNetwork), registry_ca: None };
+        let config =
+            runtime::Config { root: root.clone(), shim, network: Arc::new(runtime::NoNetwork), registry_ca: None };
         let opened = runtime::Runtime::open(config).await.unwrap();
         let socket = root.join("cri.sock");
         let _ = std::fs::remove_file(&socket);

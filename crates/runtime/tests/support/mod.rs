@@ -43,14 +43,18 @@ impl Drop for Scratch {
             remove_group(&hierarchy.path().join(group_for(self.path()).trim_start_matches('/')));
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for point in mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)).filter(|point| point.starts_with(&root)) {
+        for point in
+            mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)).filter(|point| point.starts_with(&root))
+        {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }
 
 fn remove_group(group: &Path) {
-    for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|l| l.parse().ok()) {
+    for pid in
+        std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|l| l.parse().ok())
+    {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
     for entry in std::fs::read_dir(group).into_iter().flatten().flatten().filter(|e| e.path().is_dir()) {
@@ -152,13 +156,21 @@ pub fn group_for(directory: &Path) -> String {
 pub fn pod(name: &str, logs: &Path, group: &str) -> PodSandboxConfig {
     let options = NamespaceOption { pid: NamespaceMode::Container.into(), ..Default::default() };
     PodSandboxConfig {
-        metadata: Some(PodSandboxMetadata { name: name.to_owned(), uid: format!("uid-{name}"), namespace: "default".to_owned(), attempt: 0 }),
+        metadata: Some(PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
         hostname: name.to_owned(),
         log_directory: logs.join(name).display().to_string(),
         labels: [("app".to_owned(), name.to_owned())].into(),
         linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: format!("{group}/{name}"),
-            security_context: Some(LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() }),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(options),
+                ..Default::default()
+            }),
             ..Default::default()
         }),
         ..Default::default()
@@ -183,7 +195,8 @@ pub fn security(config: &mut ContainerConfig) -> &mut LinuxContainerSecurityCont
 }
 
 pub async fn create(cri: &dyn Cri, sandbox: &str, config: ContainerConfig) -> Result<String> {
-    let request = CreateContainerRequest { pod_sandbox_id: sandbox.to_owned(), config: Some(config), sandbox_config: None };
+    let request =
+        CreateContainerRequest { pod_sandbox_id: sandbox.to_owned(), config: Some(config), sandbox_config: None };
     Ok(cri.create_container(request).await?.container_id)
 }
 
