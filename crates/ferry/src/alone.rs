@@ -97,20 +97,20 @@ pub(crate) async fn scheduler(options: cli::Scheduler) -> Result<()> {
 pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
     let remote = cri::Remote::connect(&options.container_runtime_endpoint).await?;
     let serving = identity(&options.tls_cert_file, &options.tls_private_key_file)?;
+    let tls = control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, &serving)?;
+    let name = options.hostname_override.unwrap_or_else(host_name);
+    let address = options.node_ip.unwrap_or_else(host_address);
+    let client = client_from(&options.kubeconfig).await?;
     let config = kubelet::Config {
-        cri: Arc::new(remote),
-        client: client_from(&options.kubeconfig).await?,
         root_dir: options.root_dir,
         pod_logs_dir: options.pod_logs_dir,
         cluster_dns: options.cluster_dns,
         cluster_domain: options.cluster_domain,
-        node_ip: options.node_ip.unwrap_or_else(host_address),
         port: options.port,
         pod_cidr: options.pod_cidr,
         cgroup_root: options.cgroup_root,
-        tls: control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, &serving)?,
         static_pod_path: options.pod_manifest_path,
-        ..kubelet::Config::new(options.hostname_override.unwrap_or_else(host_name))
+        ..kubelet::Config::new(name, address, Arc::new(remote), client, tls)
     };
     let drain = until_signalled()?;
     Ok(kubelet::Kubelet::build(config).await?.run(|| (), drain).await?)

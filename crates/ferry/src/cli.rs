@@ -154,7 +154,8 @@ pub(crate) struct Kubelet {
     /// This node's part of the pod addresses, where no controller assigns one
     #[arg(long)]
     pub(crate) pod_cidr: Option<String>,
-    #[arg(long, default_value = "/")]
+    /// The cgroup all pods are below
+    #[arg(long, default_value = "/kubepods")]
     pub(crate) cgroup_root: String,
     #[arg(long)]
     pub(crate) client_ca_file: PathBuf,

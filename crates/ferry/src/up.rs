@@ -22,7 +22,7 @@ use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
 use crate::control_plane::{self, Settings, client_for};
 use crate::pki::Pki;
 use crate::progress::{Progress, human};
-use crate::{addons, kubeconfig, node, preflight};
+use crate::{addons, alone, image, kubeconfig, node, preflight};
 
 /// A cluster that is not ready by then has a problem worth telling.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,17 +50,15 @@ pub(crate) async fn run(options: Up) -> Result<()> {
         () = interrupt.next() => return Ok(()),
     };
     let ready = tokio::select! {
-        ready = await_ready(&options, &running, &progress) => ready,
-        () = interrupt.next() => Ok(()),
+        ready = await_ready(&options, &running, &progress) => ready.map(|()| true),
+        () = interrupt.next() => Ok(false),
     };
-    if let Err(error) = ready {
-        stop(running, &options, &progress).await;
-        return Err(error);
+    if matches!(ready, Ok(true)) {
+        greet(&options, &progress);
+        interrupt.next().await;
     }
-    greet(&options, &progress);
-    interrupt.next().await;
     stop(running, &options, &progress).await;
-    Ok(())
+    ready.map(|_| ())
 }
 
 /// Ctrl-C and SIGTERM.
@@ -138,7 +136,12 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
 
     let node_drain = CancellationToken::new();
     let mut node_tasks = Vec::new();
-    node_tasks.push(serve_cri(&data, runtime.clone(), node_drain.clone())?);
+    let sockets = data.join("run");
+    std::fs::create_dir_all(&sockets).with_context(|| format!("cannot create {}", sockets.display()))?;
+    let (cri, import) = (sockets.join("runtime.sock"), sockets.join("import.sock"));
+    let (own, drain) = (runtime.clone(), node_drain.clone());
+    node_tasks.push(supervise("CRI socket", async move { alone::serve_cri(&cri, own, drain).await }));
+    node_tasks.push(supervise("imports", image::serve_imports(import, runtime.clone(), node_drain.clone())));
     let proxy_client = client_for(server, "system:kube-proxy", &[]);
     let cluster_cidr = options.cluster_cidr.parse().ok();
     let proxy_config = proxy::ProxyConfig::new(proxy::Node { name: name.clone(), pod_cidr: cluster_cidr });
@@ -148,18 +151,16 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     let user = format!("system:node:{name}");
     let kubelet_identity =
         pki.server("kubelet", &user, &[&name, "localhost"], &[address, IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+    let tls = control_plane::kubelet_tls(&[pki.ca_der()?], &kubelet_identity)?;
+    let node_client = client_for(server, &user, &["system:nodes"]);
     let config = kubelet::Config {
-        cri: runtime.clone(),
-        client: client_for(server, &user, &["system:nodes"]),
         root_dir: data.join("kubelet"),
         pod_logs_dir: data.join("log/pods"),
         cluster_dns: vec![IpAddr::V4(DNS_IP)],
         cluster_domain: DOMAIN.to_owned(),
-        node_ip: address,
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr),
-        tls: control_plane::kubelet_tls(&[pki.ca_der()?], &kubelet_identity)?,
-        ..kubelet::Config::new(name.clone())
+        ..kubelet::Config::new(name.clone(), address, runtime.clone(), node_client, tls)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;
     node_tasks.push(supervise("kubelet", kubelet.run(|| (), node_drain.clone())));
@@ -212,14 +213,6 @@ fn first_node_cidr(cluster_cidr: &str) -> Result<String> {
     Ok(format!("{base}/{}", bits.max(24)))
 }
 
-/// The runtime's socket, for `crictl` and other kubelets.
-fn serve_cri(data: &DataDir, runtime: Arc<runtime::Runtime>, drain: CancellationToken) -> Result<JoinHandle<()>> {
-    let dir = data.join("run");
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let path = dir.join("runtime.sock");
-    Ok(supervise("CRI socket", async move { crate::alone::serve_cri(&path, runtime, drain).await }))
-}
-
 /// Runs a component; its failure is told, and the rest of the cluster goes on.
 fn supervise<F, E>(name: &'static str, component: F) -> JoinHandle<()>
 where
@@ -262,10 +255,8 @@ async fn dns_ready(client: kube::Client) -> Result<()> {
     let config = watcher::Config::default().labels("kubernetes.io/service-name=kube-dns");
     let mut changes = std::pin::pin!(watcher(slices, config).applied_objects());
     while let Some(slice) = changes.try_next().await? {
-        let ready = |endpoint: &k8s_openapi::api::discovery::v1::Endpoint| {
-            endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(false)
-        };
-        if slice.endpoints.iter().any(ready) {
+        let mut endpoints = slice.endpoints.iter().flatten();
+        if endpoints.any(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true))) {
             return Ok(());
         }
     }
@@ -296,7 +287,9 @@ async fn stop(running: Running, options: &Up, progress: &Progress) {
         let _ = tokio::time::timeout(STOP_GRACE, task).await;
     }
     if !options.keep_pods {
-        kubelet::stop_all_pods(&*running.runtime, STOP_GRACE).await;
+        if let Err(error) = kubelet::stop_all_pods(&*running.runtime, STOP_GRACE).await {
+            tracing::warn!(%error, "not every pod could be stopped");
+        }
         if let Err(error) = proxy::cleanup() {
             tracing::warn!(%error, "the proxy's rules could not be removed");
         }
