@@ -1,1 +1,101 @@
-//! Ferry's controllers.
+//! Ferry's controllers: the loops that turn what users want into what is, one folder each, on shared informers and work queues.
+//!
+//! Every controller is a pure `plan` and a thin `reconcile`. They know the API and nothing else: no controller calls another.
+
+mod claim;
+mod controller;
+mod deployment;
+mod discovery;
+mod endpoint_slice;
+mod expectations;
+mod hash;
+mod int_or_percent;
+mod meta;
+mod namespace;
+mod node_ipam;
+mod node_lifecycle;
+mod pod;
+mod pod_control;
+mod replica_set;
+mod root_ca;
+mod service;
+mod service_account;
+
+use client::{Drain, Informers};
+use futures::future::BoxFuture;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::ReplicationController;
+pub use node_ipam::CidrError;
+use tokio::task::JoinSet;
+
+use crate::controller::Context;
+use crate::node_ipam::NodeCidrs;
+
+/// What a controller manager is started with.
+pub struct Config {
+    /// PEM, published to every namespace.
+    pub root_ca: String,
+    pub cluster_cidr: String,
+    pub node_cidr_mask_size: u8,
+    /// Who holds the leader lease.
+    pub identity: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("node address ranges")]
+    Cidr(#[from] CidrError),
+    /// Another replica leads now, or the lease could not be renewed: start again to wait for the next turn.
+    #[error("leadership lost")]
+    LeadershipLost,
+    #[error("a controller ended unexpectedly")]
+    Controller(#[from] tokio::task::JoinError),
+}
+
+/// Waits for the lease, then runs every controller until `drain` fires. `ready` is called when all caches are filled.
+pub async fn run(
+    client: kube::Client,
+    config: Config,
+    ready: impl FnOnce() + Send + 'static,
+    drain: Drain,
+) -> Result<(), RunError> {
+    let node_cidrs = NodeCidrs::parse(&config.cluster_cidr, config.node_cidr_mask_size)?;
+    let lease = ("kube-system", "kube-controller-manager");
+    let Some(leadership) = client::lead(client.clone(), lease.0, lease.1, &config.identity, drain.clone()).await else {
+        return Ok(());
+    };
+    let lost = leadership.lost();
+    let context = Context {
+        informers: Informers::new(client.clone(), lost.clone()),
+        client,
+        drain: lost.clone(),
+        root_ca: config.root_ca,
+        node_cidrs,
+    };
+    let controllers = build(&context);
+    let mut running = JoinSet::new();
+    if lost.run_until_cancelled(context.informers.synced()).await.is_some() {
+        controllers.into_iter().for_each(|controller| drop(running.spawn(controller)));
+        ready();
+    }
+    while let Some(ended) = running.join_next().await {
+        ended?;
+    }
+    leadership.release().await;
+    if drain.is_cancelled() { Ok(()) } else { Err(RunError::LeadershipLost) }
+}
+
+/// Every controller asks for its informers here; nothing runs until all of them are filled.
+fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
+    vec![
+        context.start::<node_lifecycle::NodeLifecycle>(),
+        context.start::<node_ipam::NodeIpam>(),
+        context.start::<service_account::ServiceAccounts>(),
+        context.start::<root_ca::RootCaPublisher>(),
+        context.start::<deployment::Deployments>(),
+        context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
+        context.start::<replica_set::ReplicaSets<ReplicationController>>(),
+        context.start::<endpoint_slice::EndpointSlices>(),
+        context.start::<namespace::Namespaces>(),
+    ]
+}

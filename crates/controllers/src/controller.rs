@@ -1,0 +1,39 @@
+//! What every controller is built from, and how it is started.
+
+use std::sync::Arc;
+
+use client::{Drain, Informers, Reconciler, Recorder, WorkQueue, run_reconciler};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::node_ipam::NodeCidrs;
+
+/// Shared by all controllers of one process: one client, one cache per type.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) client: kube::Client,
+    pub(crate) informers: Informers,
+    pub(crate) drain: Drain,
+    pub(crate) root_ca: String,
+    pub(crate) node_cidrs: NodeCidrs,
+}
+
+impl Context {
+    pub(crate) fn recorder(&self, component: &'static str) -> Recorder {
+        Recorder::new(self.client.clone(), component, "", self.drain.clone())
+    }
+
+    /// Subscribes a controller to what it watches; the future that is returned does its work.
+    pub(crate) fn start<C: Controller>(&self) -> BoxFuture<'static, ()> {
+        let queue = WorkQueue::new();
+        let controller = Arc::new(C::build(self, queue.clone()));
+        run_reconciler(controller, queue, C::WORKERS, self.drain.clone()).boxed()
+    }
+}
+
+pub(crate) trait Controller: Reconciler {
+    /// How many objects are reconciled at the same time.
+    const WORKERS: usize;
+    /// Asks for informers and subscribes; spawns nothing and waits for nothing.
+    fn build(context: &Context, queue: WorkQueue) -> Self;
+}
