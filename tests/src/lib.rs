@@ -8,7 +8,7 @@ mod probe;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
 pub use leaks::Leaks;
-pub use probe::{Load, dns_a, http_get};
+pub use probe::{Load, dns_a, hello_pids, http_get};
 
 use std::time::{Duration, Instant};
 

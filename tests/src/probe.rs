@@ -1,5 +1,6 @@
 //! Asking a cluster from outside: HTTP, DNS, and a steady load that counts failures.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -10,6 +11,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The first processes of `ferry.local/hello` containers, as the host sees them.
+pub fn hello_pids() -> BTreeSet<u32> {
+    let mut pids = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if words.starts_with(b"/ferry\0hello\0") {
+            pids.extend(entry.file_name().to_string_lossy().parse::<u32>());
+        }
+    }
+    pids
+}
 
 /// One request on a connection of its own; answers the whole response.
 pub fn http_get(address: SocketAddr) -> Result<String> {

@@ -45,8 +45,9 @@ pub(crate) enum Command {
     Image(Image),
     /// A small HTTP server that tells who answered, as `ferry.local/hello` runs it
     Hello(Hello),
-    /// Fetch a URL from inside a pod whose image holds nothing else
-    Fetch(Fetch),
+    /// Small tools for pods whose image holds nothing else
+    #[command(subcommand)]
+    Tool(Tool),
 }
 
 #[derive(Args, Clone)]
@@ -237,6 +238,14 @@ pub(crate) enum ImageCommand {
 pub(crate) struct Hello {
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub(crate) listen: std::net::SocketAddr,
+}
+
+#[derive(Subcommand, Clone)]
+pub(crate) enum Tool {
+    /// Fetch a URL
+    Fetch(Fetch),
+    /// Copy standard input to standard output
+    Echo,
 }
 
 #[derive(Args, Clone)]

@@ -1,6 +1,7 @@
 //! A server that tells who answered: the pod's name and address, and the request as it arrived.
 
 use std::convert::Infallible;
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -20,6 +21,7 @@ const LINGER: Duration = Duration::from_millis(1500);
 pub(crate) async fn run(options: Hello) -> Result<()> {
     let listener =
         TcpListener::bind(options.listen).await.with_context(|| format!("cannot listen on {}", options.listen))?;
+    writeln!(std::io::stdout(), "listening on {}", options.listen)?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let stop = async {
         terminate.recv().await;

@@ -5,7 +5,6 @@ mod alone;
 mod cli;
 mod cluster;
 mod control_plane;
-mod fetch;
 mod hello;
 mod image;
 mod kubeconfig;
@@ -14,6 +13,7 @@ mod node;
 mod pki;
 mod preflight;
 mod progress;
+mod tool;
 mod up;
 
 use std::io::Write as _;
@@ -56,7 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Dns(options) => alone::dns(options).await,
         Command::Image(options) => image::run(options).await,
         Command::Hello(options) => hello::run(options).await,
-        Command::Fetch(options) => fetch::run(options).await,
+        Command::Tool(options) => tool::run(options).await,
     }
 }
 

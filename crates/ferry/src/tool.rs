@@ -1,4 +1,4 @@
-//! `ferry fetch`: one HTTP request from inside a pod whose image holds nothing else.
+//! `ferry tool`: what one needs inside a pod whose image holds nothing else.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -16,13 +16,22 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::cli::Fetch;
+use crate::cli::{Fetch, Tool};
 
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-pub(crate) async fn run(options: Fetch) -> Result<()> {
-    let limit = Duration::from_secs(options.timeout);
-    tokio::time::timeout(limit, fetch(&options)).await.with_context(|| format!("no answer within {} s", options.timeout))?
+pub(crate) async fn run(tool: Tool) -> Result<()> {
+    match tool {
+        Tool::Fetch(options) => {
+            let limit = Duration::from_secs(options.timeout);
+            let fetched = tokio::time::timeout(limit, fetch(&options)).await;
+            fetched.with_context(|| format!("no answer within {} s", options.timeout))?
+        }
+        Tool::Echo => {
+            std::io::copy(&mut std::io::stdin(), &mut std::io::stdout())?;
+            Ok(())
+        }
+    }
 }
 
 async fn fetch(options: &Fetch) -> Result<()> {
