@@ -1,16 +1,16 @@
 //! Waits for a log to grow or to be replaced, with inotify.
 
+use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
 
 /// Watches the folder: its files' writes, and the renames and creations of a rotation.
 pub(crate) struct FolderWatch {
-    fd: AsyncFd<OwnedFd>,
+    /// Any file that can be polled and read will do where a pipe is expected.
+    events: Receiver,
 }
 
 impl FolderWatch {
@@ -24,27 +24,20 @@ impl FolderWatch {
             | WatchFlags::MOVED_TO
             | WatchFlags::DELETE_SELF;
         inotify::add_watch(&fd, folder, flags)?;
-        Ok(Self { fd: AsyncFd::register(fd)? })
+        Ok(Self { events: Receiver::from_file_unchecked(File::from(fd))? })
     }
 
     /// Resolves when something happened in the folder since the last call. Safe to drop.
     pub(crate) async fn changed(&self) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        let mut seen = false;
         loop {
-            let mut guard = self.fd.readable().await?;
-            let mut buffer = [MaybeUninit::uninit(); 4096];
-            let mut reader = inotify::Reader::new(&self.fd, &mut buffer);
-            let mut seen = false;
-            loop {
-                match reader.next() {
-                    Ok(_) => seen = true,
-                    Err(rustix::io::Errno::AGAIN) => break,
-                    Err(rustix::io::Errno::INTR) => (),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            guard.clear_ready();
-            if seen {
-                return Ok(());
+            match self.events.try_read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => seen = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && seen => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.events.readable().await?,
+                Err(error) => return Err(error),
             }
         }
     }
