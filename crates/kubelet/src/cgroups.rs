@@ -34,7 +34,7 @@ impl Cgroups {
         Self::at(Path::new("/sys/fs/cgroup"), root)
     }
 
-    fn at(mount: &Path, root: &str) -> Self {
+    pub(crate) fn at(mount: &Path, root: &str) -> Self {
         let unified = mount.join("cgroup.controllers").exists();
         Self { mount: mount.to_owned(), root: format!("/{}", root.trim_matches('/')), unified }
     }

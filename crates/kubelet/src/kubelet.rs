@@ -13,7 +13,7 @@ use cri::v1::{
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
@@ -24,6 +24,7 @@ use crate::node::info::Machine;
 use crate::node::{NodeKeeper, Setup};
 use crate::pod::labels;
 use crate::pods::Pods;
+use crate::server::Server;
 use crate::sources::Sources;
 
 #[derive(Debug, thiserror::Error)]
@@ -122,11 +123,14 @@ impl Kubelet {
         let (tell, inputs) = mpsc::unbounded_channel();
         let mut parts = tokio::task::JoinSet::new();
         parts.spawn(keeper.run(drain.clone()));
-        parts.spawn(Pods::new(context.clone(), drain.clone()).run(pods.clone(), tell, inputs));
+        let (news, heard) = watch::channel(0);
+        let (_statics, static_pods) = watch::channel(Vec::new());
+        let server = Server { context: context.clone(), pods: pods.clone(), static_pods, news: heard, tls: config.tls };
+        parts.spawn(server.run(listener, drain.clone()));
+        parts.spawn(Pods::new(context.clone(), news, drain.clone()).run(pods.clone(), tell, inputs));
         if drain.run_until_cancelled(is_ready.wait_for(|ready| *ready)).await.is_some() {
             ready();
         }
-        drop(listener);
         while let Some(ended) = parts.join_next().await {
             ended?;
         }

@@ -25,6 +25,8 @@ mod security;
 mod server;
 mod sources;
 mod spec;
+#[cfg(test)]
+mod testing;
 mod volumes;
 
 pub use config::Config;

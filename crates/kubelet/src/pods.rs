@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::{Change, Drain, Informer};
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -34,12 +34,14 @@ pub(crate) struct Pods {
     context: Arc<Context>,
     workers: HashMap<String, Handle>,
     tasks: JoinSet<String>,
+    /// Counts runtime events, for those who follow logs.
+    news: watch::Sender<u64>,
     drain: Drain,
 }
 
 impl Pods {
-    pub(crate) fn new(context: Arc<Context>, drain: Drain) -> Self {
-        Self { context, workers: HashMap::new(), tasks: JoinSet::new(), drain }
+    pub(crate) fn new(context: Arc<Context>, news: watch::Sender<u64>, drain: Drain) -> Self {
+        Self { context, workers: HashMap::new(), tasks: JoinSet::new(), news, drain }
     }
 
     /// Runs until the drain. `inputs` also carries what does not come from the API: static pods.
@@ -91,6 +93,9 @@ impl Pods {
     }
 
     fn take(&mut self, input: Input) {
+        if matches!(input, Input::Runtime(_) | Input::RuntimeLost) {
+            self.news.send_modify(|count| *count += 1);
+        }
         match input {
             Input::Changed(pod) => match self.workers.get(spec::uid(&pod)) {
                 Some(worker) => worker.send(Signal::Pod(pod)),

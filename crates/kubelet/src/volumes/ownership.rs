@@ -39,6 +39,7 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").expect("a file");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).expect("a mode");
         give_to_group(folder.path(), 4321, false, true).expect("given");
         let look = |path: &Path| std::fs::metadata(path).map(|meta| (meta.gid(), meta.mode() & 0o7777)).expect("there");
         assert_eq!(look(&file), (4321, 0o660));
