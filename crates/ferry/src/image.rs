@@ -30,7 +30,10 @@ const IMPORT_SOCKET: &str = "run/import.sock";
 
 enum Store {
     /// A runtime serves it.
-    Served { cri: cri::Remote, import: PathBuf },
+    Served {
+        cri: cri::Remote,
+        import: PathBuf,
+    },
     Own(Arc<Runtime>),
 }
 

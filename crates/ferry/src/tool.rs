@@ -41,11 +41,13 @@ async fn fetch(options: &Fetch) -> Result<()> {
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let mut request = Request::get(uri.path_and_query().map_or("/", |path| path.as_str())).header("host", &host);
     if options.service_account {
-        let token = std::fs::read_to_string(format!("{ACCOUNT}/token")).context("no service-account token is mounted here")?;
+        let token =
+            std::fs::read_to_string(format!("{ACCOUNT}/token")).context("no service-account token is mounted here")?;
         request = request.header("authorization", format!("Bearer {}", token.trim()));
     }
     let request = request.body(Empty::<Bytes>::new())?;
-    let stream = TcpStream::connect((host.as_str(), port)).await.with_context(|| format!("cannot connect to {host}:{port}"))?;
+    let stream =
+        TcpStream::connect((host.as_str(), port)).await.with_context(|| format!("cannot connect to {host}:{port}"))?;
     let (status, body) = if tls {
         let connector = TlsConnector::from(Arc::new(trusting()?));
         exchange(connector.connect(ServerName::try_from(host)?, stream).await?, request).await?

@@ -26,6 +26,7 @@ use crate::{addons, alone, image, kubeconfig, node, preflight};
 
 /// A cluster that is not ready by then has a problem worth telling.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const CGROUP_ROOT: &str = "/kubepods";
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What runs, so that it can be stopped in order.
@@ -160,6 +161,7 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
         cluster_domain: DOMAIN.to_owned(),
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr),
+        cgroup_root: CGROUP_ROOT.to_owned(),
         ..kubelet::Config::new(name.clone(), address, runtime.clone(), node_client, tls)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;
@@ -263,6 +265,31 @@ async fn dns_ready(client: kube::Client) -> Result<()> {
     anyhow::bail!("the watch for cluster DNS ended")
 }
 
+/// Asks for a name every cluster has, through the service's address, until there is an answer. The endpoint alone may be
+/// what a former start left behind.
+async fn dns_answers() -> Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    let mut query = vec![0x0f, 0xe0, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in ["kubernetes", "default", "svc"].into_iter().chain(DOMAIN.split('.')) {
+        query.push(u8::try_from(label.len())?);
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend_from_slice(&[0, 0, 1, 0, 1]);
+    loop {
+        // A socket per try: a refused one keeps its error.
+        let socket = tokio::net::UdpSocket::bind(("0.0.0.0", 0)).await?;
+        let mut answer = [0_u8; 512];
+        let asked = async {
+            socket.send_to(&query, (DNS_IP, 53)).await?;
+            socket.recv(&mut answer).await
+        };
+        if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, asked).await {
+            return Ok(());
+        }
+        tokio::time::sleep(PATIENCE / 4).await;
+    }
+}
+
 fn greet(options: &Up, progress: &Progress) {
     progress.line(&format!("\n{} in {}. Try:\n", progress.bold("The cluster is up"), human(progress.elapsed())));
     let path = kubeconfig_path(options);
@@ -289,6 +316,9 @@ async fn stop(running: Running, options: &Up, progress: &Progress) {
     if !options.keep_pods {
         if let Err(error) = kubelet::stop_all_pods(&*running.runtime, STOP_GRACE).await {
             tracing::warn!(%error, "not every pod could be stopped");
+        }
+        if let Err(error) = kubelet::release(&options.data_dir.join("kubelet"), CGROUP_ROOT) {
+            tracing::warn!(%error, "not every volume and cgroup could be removed");
         }
         if let Err(error) = proxy::cleanup() {
             tracing::warn!(%error, "the proxy's rules could not be removed");

@@ -20,6 +20,7 @@ mod pod;
 mod pods;
 mod probes;
 mod qos;
+mod release;
 mod resources;
 mod security;
 mod server;
@@ -31,3 +32,4 @@ mod volumes;
 
 pub use config::Config;
 pub use kubelet::{BuildError, Kubelet, RunError, stop_all_pods};
+pub use release::release;

@@ -10,7 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
 use super::terminal::Terminal;
 
@@ -58,6 +60,9 @@ impl Outbox {
                     return;
                 }
             }
+            // kubectl takes a close without a code for a failure.
+            let goodbye = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+            let _ = sink.send(Message::Close(Some(goodbye))).await;
             let _ = sink.close().await;
         });
         (Self(sender), writer)
