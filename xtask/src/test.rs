@@ -50,7 +50,9 @@ fn end_to_end() -> Result<()> {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
-    let status = Command::new(env!("CARGO")).args(arguments).current_dir(crate::root()?).status()?;
+    // A failed test says why in its own words; a backtrace only buries them.
+    let status =
+        Command::new(env!("CARGO")).args(arguments).current_dir(crate::root()?).env("RUST_BACKTRACE", "0").status()?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
     Ok(())
 }

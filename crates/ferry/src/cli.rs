@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Runtime(Runtime),
     /// Cluster DNS, as it runs in its pod
     Dns(Dns),
+    /// Make the certificates and kubeconfigs that components need to run alone
+    Certs(Certs),
     /// Images in the local store
     Image(Image),
     /// A small HTTP server that tells who answered, as `ferry.local/hello` runs it
@@ -207,6 +209,21 @@ pub(crate) struct Dns {
     pub(crate) listen: std::net::SocketAddr,
     #[arg(long, default_value = crate::cluster::DOMAIN)]
     pub(crate) cluster_domain: String,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Certs {
+    /// Where they go: `pki/`, and a kubeconfig per component
+    pub(crate) dir: PathBuf,
+    /// The API server as the components reach it
+    #[arg(long, default_value = "https://127.0.0.1:6443")]
+    pub(crate) server: String,
+    #[arg(long)]
+    pub(crate) node_name: Option<String>,
+    #[arg(long)]
+    pub(crate) advertise_address: Option<IpAddr>,
+    #[arg(long, default_value = SERVICE_CIDR)]
+    pub(crate) service_cluster_ip_range: String,
 }
 
 #[derive(Args, Clone)]

@@ -35,6 +35,14 @@ pub(crate) fn parse_cidr(text: &str) -> anyhow::Result<(IpAddr, u8)> {
     Ok((address, bits))
 }
 
+/// The first address of a range, which the `kubernetes` service has.
+pub(crate) fn first_host(base: IpAddr) -> IpAddr {
+    match base {
+        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
+        v6 => v6,
+    }
+}
+
 /// The machine's name, as nodes are named.
 pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 mod addons;
 mod alone;
+mod certs;
 mod cli;
 mod cluster;
 mod control_plane;
@@ -54,6 +55,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Proxy(options) => alone::proxy(options).await,
         Command::Runtime(options) => alone::runtime(options).await,
         Command::Dns(options) => alone::dns(options).await,
+        Command::Certs(options) => certs::run(&options),
         Command::Image(options) => image::run(options).await,
         Command::Hello(options) => hello::run(options).await,
         Command::Tool(options) => tool::run(options).await,

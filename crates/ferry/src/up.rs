@@ -22,7 +22,7 @@ use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
 use crate::control_plane::{self, Settings, client_for};
 use crate::pki::Pki;
 use crate::progress::{Progress, human};
-use crate::{addons, alone, image, kubeconfig, node, preflight};
+use crate::{addons, alone, certs, image, kubeconfig, node, preflight};
 
 /// A cluster that is not ready by then has a problem worth telling.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -150,8 +150,7 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     node_tasks.push(supervise("proxy", proxy::run(proxy_config, informers, || (), node_drain.clone())));
 
     let user = format!("system:node:{name}");
-    let kubelet_identity =
-        pki.server("kubelet", &user, &[&name, "localhost"], &[address, IpAddr::V4(Ipv4Addr::LOCALHOST)])?;
+    let kubelet_identity = certs::kubelet(&pki, &name, address)?;
     let tls = control_plane::kubelet_tls(&[pki.ca_der()?], &kubelet_identity)?;
     let node_client = client_for(server, &user, &["system:nodes"]);
     let config = kubelet::Config {
@@ -172,20 +171,7 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
 }
 
 fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Settings> {
-    let (service_base, _) = crate::cluster::parse_cidr(&options.service_cluster_ip_range)?;
-    let service_ip = match service_base {
-        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
-        v6 => v6,
-    };
-    let names = [
-        name,
-        "localhost",
-        "kubernetes",
-        "kubernetes.default",
-        "kubernetes.default.svc",
-        "kubernetes.default.svc.cluster.local",
-    ];
-    let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST), service_ip];
+    let certificates = certs::apiserver(pki, name, address, &options.service_cluster_ip_range)?;
     let authority = pki.ca_der()?;
     Ok(Settings {
         listen: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port),
@@ -196,8 +182,8 @@ fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Sett
         service_account_issuer: ISSUER.into(),
         client_ca: vec![authority.clone()],
         kubelet_ca: vec![authority],
-        serving: pki.server("apiserver", "kube-apiserver", &names, &addresses)?,
-        kubelet_client: pki.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])?,
+        serving: certificates.serving,
+        kubelet_client: certificates.kubelet_client,
     })
 }
 

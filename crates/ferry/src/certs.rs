@@ -1,0 +1,67 @@
+//! `ferry certs`: the authority, certificates and kubeconfigs that components need when each runs alone.
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::Result;
+
+use crate::cli::Certs;
+use crate::cluster::{first_host, host_address, host_name, parse_cidr};
+use crate::kubeconfig;
+use crate::pki::{Identity, Pki};
+
+/// What each component is called, and the groups it is in.
+const COMPONENTS: [(&str, &str, &[&str]); 4] = [
+    ("admin", "kubernetes-admin", &["system:masters"]),
+    ("controller-manager", "system:kube-controller-manager", &[]),
+    ("scheduler", "system:kube-scheduler", &[]),
+    ("proxy", "system:kube-proxy", &[]),
+];
+
+/// The API server's own certificates.
+pub(crate) struct ApiServerCertificates {
+    pub(crate) serving: Identity,
+    pub(crate) kubelet_client: Identity,
+}
+
+/// A serving certificate for every name the API server is called by, and the one it calls kubelets with.
+pub(crate) fn apiserver(pki: &Pki, host: &str, address: IpAddr, service_cidr: &str) -> Result<ApiServerCertificates> {
+    let names = [
+        host,
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
+    let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST), first_host(parse_cidr(service_cidr)?.0)];
+    Ok(ApiServerCertificates {
+        serving: pki.server("apiserver", "kube-apiserver", &names, &addresses)?,
+        kubelet_client: pki.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])?,
+    })
+}
+
+/// A serving certificate for a node's kubelet.
+pub(crate) fn kubelet(pki: &Pki, node: &str, address: IpAddr) -> Result<Identity> {
+    let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    pki.server("kubelet", &format!("system:node:{node}"), &[node, "localhost"], &addresses)
+}
+
+pub(crate) fn run(options: &Certs) -> Result<()> {
+    let pki = Pki::open(&options.dir.join("pki"))?;
+    let node = options.node_name.clone().unwrap_or_else(host_name);
+    let address = options.advertise_address.unwrap_or_else(host_address);
+    apiserver(&pki, &node, address, &options.service_cluster_ip_range)?;
+    kubelet(&pki, &node, address)?;
+    pki.service_account_key()?;
+    let user = format!("system:node:{node}");
+    let node_component: (&str, &str, &[&str]) = ("kubelet", &user, &["system:nodes"]);
+    for (file, user, groups) in COMPONENTS.into_iter().chain([node_component]) {
+        // The kubelet's serving certificate already has its name.
+        let identity = pki.client(&format!("{file}-client"), user, groups)?;
+        let path = options.dir.join(format!("{file}.conf"));
+        kubeconfig::write(&path, &kubeconfig::document("ferry", &options.server, &pki.ca.certificate, &identity))?;
+        writeln!(std::io::stdout(), "{}", path.display())?;
+    }
+    Ok(())
+}
