@@ -81,7 +81,11 @@ where
 }
 
 /// `None` if the object is gone, or is another one of the same name by now.
-async fn patch_owners<K: Object>(api: &Api<K>, object: &K, owners: serde_json::Value) -> Result<Option<K>, ReconcileError> {
+async fn patch_owners<K: Object>(
+    api: &Api<K>,
+    object: &K,
+    owners: serde_json::Value,
+) -> Result<Option<K>, ReconcileError> {
     let patch = json!({ "metadata": { "uid": meta::uid(object), "ownerReferences": owners } });
     match api.patch(meta::name(object), &PatchParams::default(), &Patch::Strategic(patch)).await {
         Ok(patched) => Ok(Some(patched)),
@@ -119,7 +123,8 @@ mod tests {
     fn check(controller: &str, labels: &str, deleting: &str, want: Claim) {
         let dying = |who: &str| (deleting == who).then_some("2026-01-01T00:00:00Z");
         let owner: ReplicaSet =
-            serde_json::from_value(json!({ "metadata": { "uid": "web", "deletionTimestamp": dying("owner") } })).unwrap();
+            serde_json::from_value(json!({ "metadata": { "uid": "web", "deletionTimestamp": dying("owner") } }))
+                .unwrap();
         let owners = match controller {
             "" => json!([]),
             uid => json!([{ "apiVersion": "v1", "kind": "K", "name": uid, "uid": uid, "controller": true }]),

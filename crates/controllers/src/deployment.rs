@@ -84,7 +84,9 @@ fn on_replica_set(change: &Change<ReplicaSet>, deployments: &Informer<Deployment
 fn on_pod(change: &Change<Pod>, replica_sets: &Informer<ReplicaSet>, queue: &WorkQueue) {
     let pod = &**change.object();
     let ended = matches!(change, Change::Deleted(_)) || pod::is_finished(pod);
-    let Some(owner) = meta::controller_of(&pod.metadata).filter(|owner| ended && owner.kind == "ReplicaSet") else { return };
+    let Some(owner) = meta::controller_of(&pod.metadata).filter(|owner| ended && owner.kind == "ReplicaSet") else {
+        return;
+    };
     let Some(set) = replica_sets.get(&Key::new(meta::namespace(pod), &*owner.name)) else { return };
     if let Some(owner) = meta::controller_of(&set.metadata).filter(|owner| owner.kind == "Deployment") {
         queue.add(Key::new(meta::namespace(pod), &*owner.name));
@@ -159,8 +161,10 @@ impl Deployments {
             }
             Step::Clean(sets) => {
                 for set in sets {
-                    let only_this =
-                        Preconditions { uid: set.metadata.uid.clone(), resource_version: set.metadata.resource_version.clone() };
+                    let only_this = Preconditions {
+                        uid: set.metadata.uid.clone(),
+                        resource_version: set.metadata.resource_version.clone(),
+                    };
                     match api.delete(meta::name(&*set), &DeleteParams::background().preconditions(only_this)).await {
                         Err(kube::Error::Api(status)) if status.code == 404 => (),
                         other => drop(other?),

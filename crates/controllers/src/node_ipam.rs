@@ -143,7 +143,9 @@ mod tests {
 
     #[test]
     fn ranges_that_cannot_be_cut_are_refused() {
-        for (cidr, mask) in [("10.244.0.0", 24), ("10.244.0.0/25", 24), ("10.0.0.0/7", 24), ("x/8", 24), ("10.0.0.0/16", 33)] {
+        for (cidr, mask) in
+            [("10.244.0.0", 24), ("10.244.0.0/25", 24), ("10.0.0.0/7", 24), ("x/8", 24), ("10.0.0.0/16", 33)]
+        {
             assert!(NodeCidrs::parse(cidr, mask).is_err(), "{cidr} {mask}");
         }
     }

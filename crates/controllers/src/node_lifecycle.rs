@@ -103,7 +103,8 @@ impl NodeLifecycle {
     fn observe(&self, node: &Node, lease: Option<&Lease>) -> (Duration, bool) {
         let mut all = self.health.lock();
         let sign = health::sign_of_life(node, lease);
-        let health = all.entry(meta::name(node).to_owned()).or_insert_with(|| Health::new(sign.clone(), Instant::now()));
+        let health =
+            all.entry(meta::name(node).to_owned()).or_insert_with(|| Health::new(sign.clone(), Instant::now()));
         health.see(sign, Instant::now());
         (health.silent_for(Instant::now()), health.ready)
     }
@@ -117,7 +118,8 @@ impl NodeLifecycle {
         let marked = api.replace_status(meta::name(&*node), &PostParams::default(), &marked).await?;
         // Our own write must not look like a sign of life.
         if let Some(health) = self.health.lock().get_mut(meta::name(&marked)) {
-            health.sign = health::sign_of_life(&marked, self.leases.get(&Key::new(LEASES, meta::name(&marked))).as_deref());
+            health.sign =
+                health::sign_of_life(&marked, self.leases.get(&Key::new(LEASES, meta::name(&marked))).as_deref());
         }
         Ok(Arc::new(marked))
     }

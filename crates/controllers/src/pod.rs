@@ -62,8 +62,7 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
 
 pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     is_ready(pod)
-        && (min_ready_seconds == 0
-            || ready_since(pod).is_some_and(|since| since + seconds(min_ready_seconds) <= now))
+        && (min_ready_seconds == 0 || ready_since(pod).is_some_and(|since| since + seconds(min_ready_seconds) <= now))
 }
 
 /// How long until the next ready pod becomes available by the passing of time alone.

@@ -33,7 +33,11 @@ impl PodControl {
             }
             Err(error) => {
                 if !is_namespace_terminating(&error) {
-                    self.recorder.warning(&reference(owner), FAILED_CREATE, format!("Error creating: {}", reason(&error)));
+                    self.recorder.warning(
+                        &reference(owner),
+                        FAILED_CREATE,
+                        format!("Error creating: {}", reason(&error)),
+                    );
                 }
                 Err(error)
             }

@@ -44,7 +44,9 @@ pub(super) fn plan(rollout: &Rollout, old_pods_running: impl FnOnce() -> bool) -
     }
     let step = if is_rolling(&rollout.deployment) { roll(rollout) } else { recreate(rollout, old_pods_running) };
     match step {
-        Step::Settled if status::is_complete(&rollout.deployment, &status::normalized(rollout.deployment.status.as_ref())) => {
+        Step::Settled
+            if status::is_complete(&rollout.deployment, &status::normalized(rollout.deployment.status.as_ref())) =>
+        {
             clean(rollout)
         }
         step => step,
@@ -157,7 +159,8 @@ fn scale(rollout: &Rollout) -> Vec<Scale> {
         _ => None,
     };
     if let Some(only) = only {
-        let behind = replicas(only) != wanted || revision::desired_replicas(only).is_some_and(|desired| desired != wanted);
+        let behind =
+            replicas(only) != wanted || revision::desired_replicas(only).is_some_and(|desired| desired != wanted);
         return if behind { vec![scale(only, wanted)] } else { Vec::new() };
     }
     if active.is_empty() {
@@ -186,7 +189,8 @@ fn is_saturated(new: &ReplicaSet, wanted: i32) -> bool {
 
 /// Old ReplicaSets beyond `revisionHistoryLimit`, lowest revision first, and only those that have no pods.
 fn clean(rollout: &Rollout) -> Step {
-    let Some(limit) = rollout.spec().and_then(|spec| spec.revision_history_limit).filter(|limit| *limit != i32::MAX) else {
+    let Some(limit) = rollout.spec().and_then(|spec| spec.revision_history_limit).filter(|limit| *limit != i32::MAX)
+    else {
         return Step::Settled;
     };
     let mut alive: Vec<_> = rollout.old.iter().filter(|set| !meta::is_deleting(&***set)).cloned().collect();

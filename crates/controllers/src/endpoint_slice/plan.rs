@@ -82,7 +82,10 @@ fn groups(service: &Service, pods: &[Arc<Pod>], family: &str, zone: &impl Fn(&st
 }
 
 fn ports_key(ports: &[EndpointPort]) -> String {
-    let mut keys: Vec<_> = ports.iter().map(|port| format!("{:?}/{:?}/{:?}/{:?}", port.name, port.port, port.protocol, port.app_protocol)).collect();
+    let mut keys: Vec<_> = ports
+        .iter()
+        .map(|port| format!("{:?}/{:?}/{:?}/{:?}", port.name, port.port, port.protocol, port.app_protocol))
+        .collect();
     keys.sort_unstable();
     keys.join(" ")
 }
@@ -205,7 +208,12 @@ fn place(slices: &mut Vec<Draft>, key: &str, ports: &[EndpointPort], endpoints: 
             home.endpoints.push(endpoint);
             continue;
         }
-        slices.push(Draft { key: Some(key.to_owned()), ports: ports.to_vec(), endpoints: vec![endpoint], ..Draft::default() });
+        slices.push(Draft {
+            key: Some(key.to_owned()),
+            ports: ports.to_vec(),
+            endpoints: vec![endpoint],
+            ..Draft::default()
+        });
     }
 }
 

@@ -64,7 +64,8 @@ async fn delete_all(
     remaining: &mut Remaining,
 ) -> kube::Result<()> {
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &served.resource);
-    let metadata = Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(client.clone(), namespace, &served.resource);
+    let metadata =
+        Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(client.clone(), namespace, &served.resource);
     // An empty list spares the delete, which most resources of most namespaces need not.
     let present = metadata.list(&ListParams::default()).await?.items;
     if present.is_empty() {
@@ -104,7 +105,10 @@ pub(super) fn with_conditions(
         Err(_) => (Vec::new(), Vec::new()),
     };
     let joined = |all: &[(String, usize)], what: &str| {
-        all.iter().map(|(name, count)| format!("{name} {what} {count} resource instances")).collect::<Vec<_>>().join(", ")
+        all.iter()
+            .map(|(name, count)| format!("{name} {what} {count} resource instances"))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let failure = outcome.as_ref().err().map(|error| match error {
         ReconcileError::Api(error) => pod_control::reason(error),

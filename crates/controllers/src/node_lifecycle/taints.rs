@@ -85,7 +85,8 @@ mod tests {
         .unwrap();
         let now = Time(jiff::Timestamp::UNIX_EPOCH);
         let got = changed(&node, now).map(|taints| {
-            let text = |taint: &Taint| format!("{}:{}", taint.key.trim_start_matches("node.kubernetes.io/"), taint.effect);
+            let text =
+                |taint: &Taint| format!("{}:{}", taint.key.trim_start_matches("node.kubernetes.io/"), taint.effect);
             taints.iter().map(text).collect::<Vec<_>>().join(" ")
         });
         assert_eq!(got.as_deref().unwrap_or("unchanged"), want, "{conditions} | {taints}");
@@ -101,7 +102,11 @@ mod tests {
     #[test]
     fn conditions_become_taints() {
         check("Ready=False", "not-ready:NoSchedule", "not-ready:NoSchedule not-ready:NoExecute");
-        check("Ready=Unknown", "not-ready:NoSchedule not-ready:NoExecute", "unreachable:NoSchedule unreachable:NoExecute");
+        check(
+            "Ready=Unknown",
+            "not-ready:NoSchedule not-ready:NoExecute",
+            "unreachable:NoSchedule unreachable:NoExecute",
+        );
         check("Ready=True MemoryPressure=True", "", "memory-pressure:NoSchedule");
         check("Ready=True cordoned", "", "unschedulable:NoSchedule");
         check("Ready=True", "unschedulable:NoSchedule", "");

@@ -18,7 +18,10 @@ pub(super) fn cheapest_first(pods: &mut [Arc<Pod>], related: &[Arc<Pod>], now: T
     }
     pods.sort_by(|a, b| {
         let crowded = |pod: &Pod| crowd.get(pod::node_name(pod)).copied().unwrap_or(0);
-        standing(a).cmp(&standing(b)).then(Reverse(crowded(a)).cmp(&Reverse(crowded(b)))).then_with(|| by_history(a, b, now))
+        standing(a)
+            .cmp(&standing(b))
+            .then(Reverse(crowded(a)).cmp(&Reverse(crowded(b))))
+            .then_with(|| by_history(a, b, now))
     });
 }
 

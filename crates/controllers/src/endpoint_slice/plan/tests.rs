@@ -45,7 +45,11 @@ fn stored(slices: Vec<EndpointSlice>) -> Vec<Arc<EndpointSlice>> {
 fn readiness_and_termination_become_conditions() {
     let check = |serving, terminating, publish, want| {
         let EndpointConditions { ready, serving: s, terminating: t } = conditions(serving, terminating, publish);
-        assert_eq!((ready.unwrap(), s.unwrap(), t.unwrap()), (want, serving, terminating), "{serving} {terminating} {publish}");
+        assert_eq!(
+            (ready.unwrap(), s.unwrap(), t.unwrap()),
+            (want, serving, terminating),
+            "{serving} {terminating} {publish}"
+        );
     };
     check(true, false, false, true);
     check(false, false, false, false);
@@ -65,7 +69,10 @@ fn a_slice_names_pod_node_port_and_service() {
     assert_eq!(endpoint.node_name.as_deref(), Some("node"));
     assert_eq!(target(endpoint), Some("web-1"));
     let labels = meta::labels(slice);
-    assert_eq!((labels[SERVICE_NAME].as_str(), labels[MANAGED_BY].as_str(), labels["team"].as_str()), ("web", MANAGER, "a"));
+    assert_eq!(
+        (labels[SERVICE_NAME].as_str(), labels[MANAGED_BY].as_str(), labels["team"].as_str()),
+        ("web", MANAGER, "a")
+    );
     assert_eq!(slice.metadata.generate_name.as_deref(), Some("web-"));
 }
 
