@@ -124,10 +124,14 @@ impl Images {
     async fn pull(&self, wanted: &Wanted<'_>, requested: &str, image: &str) -> Result<Present, ImageError> {
         let reference = container_reference(wanted.pod, &wanted.container.name);
         let key = format!("{}_{image}", spec::uid(wanted.pod));
-        if let Some(end) = self.failures.lock().backoff.waiting_since_update(&key, self.clock.now()) {
+        let (waits, last) = {
+            let failures = self.failures.lock();
+            (failures.backoff.waiting_since_update(&key, self.clock.now()), failures.last.get(&key).cloned())
+        };
+        if let Some(end) = waits {
             let mut message = format!("Back-off pulling image \"{requested}\"");
             self.recorder.normal(&reference, "BackOff", message.clone());
-            if let Some(last) = self.failures.lock().last.get(&key) {
+            if let Some(last) = last {
                 message = format!("{message}: {last}");
             }
             return Err(ImageError { retry_at: Some(end), ..ImageError::new("ImagePullBackOff", message) });
