@@ -10,6 +10,7 @@ use cri::v1::{
     ListContainersRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest,
     VersionRequest,
 };
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -26,6 +27,7 @@ use crate::pod::labels;
 use crate::pods::Pods;
 use crate::server::Server;
 use crate::sources::Sources;
+use crate::statics::Statics;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
@@ -124,7 +126,11 @@ impl Kubelet {
         let mut parts = tokio::task::JoinSet::new();
         parts.spawn(keeper.run(drain.clone()));
         let (news, heard) = watch::channel(0);
-        let (_statics, static_pods) = watch::channel(Vec::new());
+        let (shown, static_pods) = watch::channel(Vec::new());
+        if let Some(folder) = config.static_pod_path {
+            let statics = Statics::new(context.clone(), folder, pods.clone(), tell.clone(), shown);
+            parts.spawn(drain.clone().run_until_cancelled_owned(statics.run()).map(drop));
+        }
         let server = Server { context: context.clone(), pods: pods.clone(), static_pods, news: heard, tls: config.tls };
         parts.spawn(server.run(listener, drain.clone()));
         parts.spawn(Pods::new(context.clone(), news, drain.clone()).run(pods.clone(), tell, inputs));

@@ -26,6 +26,7 @@ mod security;
 mod server;
 mod sources;
 mod spec;
+mod statics;
 #[cfg(test)]
 mod testing;
 mod volumes;

@@ -85,7 +85,7 @@ pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i
     if spec::is_sidecar(container) {
         adj = adj.min(adjust(spec::containers(pod).iter().map(request).min().unwrap_or(0)));
     }
-    adj.max(1000 + GUARANTEED_ADJ).min(BEST_EFFORT_ADJ - 1)
+    adj.clamp(1000 + GUARANTEED_ADJ, BEST_EFFORT_ADJ - 1)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::follow::FolderWatch;
 use crate::context::Context;
 use crate::spec;
 

@@ -81,14 +81,19 @@ impl Task {
 
     async fn write(&mut self, wanted: &PodStatus) -> Result<(), kube::Error> {
         let Some(status) = diff(&self.known, wanted) else { return Ok(()) };
-        let patch = json!({ "metadata": { "uid": spec::uid(&self.pod) }, "status": status });
+        let mirrored = spec::is_static(&self.pod);
+        let patch = match mirrored {
+            // A static pod's status is its mirror's, whose uid is the API server's choice.
+            true => json!({ "status": status }),
+            false => json!({ "metadata": { "uid": spec::uid(&self.pod) }, "status": status }),
+        };
         let name = spec::name(&self.pod);
         match self.api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
             Ok(pod) => {
                 self.known = pod.status.unwrap_or_default();
                 Ok(())
             }
-            Err(kube::Error::Api(error)) if error.is_not_found() => {
+            Err(kube::Error::Api(error)) if error.is_not_found() && !mirrored => {
                 self.known = wanted.clone();
                 Ok(())
             }
@@ -152,9 +157,9 @@ fn changed_conditions(old: Option<&Value>, new: &Value) -> Option<Value> {
             continue;
         }
         let (mut condition, known) = (condition, known.unwrap_or_default());
-        for field in ["reason", "message"] {
-            if known.get(field).is_some() && condition.get(field).is_none() {
-                condition[field] = Value::Null;
+        if let Some(fields) = condition.as_object_mut() {
+            for field in ["reason", "message"].into_iter().filter(|field| known.get(field).is_some()) {
+                fields.entry(field).or_insert(Value::Null);
             }
         }
         changed.push(condition);

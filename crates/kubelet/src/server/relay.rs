@@ -61,7 +61,7 @@ pub(super) async fn serve(cri: Arc<dyn cri::Cri>, session: Session, request: Req
     let only_v5 = offered.split(',').all(|protocol| protocol.trim() == V5) && !offered.is_empty();
     match relay(cri.as_ref(), &session, request).await {
         Ok(Outcome::Relayed(response)) => response,
-        Ok(Outcome::Refused(_, request)) if only_v5 => match translate::serve(cri.as_ref(), &session, request).await {
+        Ok(Outcome::Refused(_, request)) if only_v5 => match translate::serve(cri.as_ref(), &session, *request).await {
             Ok(response) => response,
             Err(error) => text(StatusCode::BAD_GATEWAY, error.to_string()),
         },
@@ -73,7 +73,7 @@ pub(super) async fn serve(cri: Arc<dyn cri::Cri>, session: Session, request: Req
 enum Outcome {
     Relayed(Response<Body>),
     /// The runtime did not upgrade; the request is given back for another try.
-    Refused(Response<Body>, Request<Incoming>),
+    Refused(Response<Body>, Box<Request<Incoming>>),
 }
 
 pub(super) struct Endpoint {
@@ -122,7 +122,7 @@ async fn relay(cri: &dyn cri::Cri, session: &Session, mut request: Request<Incom
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
-        return Ok(Outcome::Refused(text(status, String::from_utf8_lossy(&body).into_owned()), request));
+        return Ok(Outcome::Refused(text(status, String::from_utf8_lossy(&body).into_owned()), Box::new(request)));
     }
     let runtime = hyper::upgrade::on(&mut answer);
     let caller = hyper::upgrade::on(&mut request);
