@@ -123,6 +123,8 @@ impl Cluster {
     /// `kubectl apply -f -`
     pub fn apply(&self, manifest: &str) -> Result<Output> {
         let mut child = self.kubectl_spawn(&["apply", "-f", "-"])?;
+        // Without the marker kubectl would take YAML in braces for JSON.
+        let manifest = format!("---\n{manifest}");
         std::io::Write::write_all(&mut child.stdin.take().context("stdin")?, manifest.as_bytes())?;
         Ok(child.wait_with_output()?)
     }

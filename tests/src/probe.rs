@@ -11,6 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Shorter than the kernel's first retransmission: an address that is gone drops what is sent to it.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The first processes of `ferry.local/hello` containers, as the host sees them.
 pub fn hello_pids() -> BTreeSet<u32> {
@@ -26,7 +28,7 @@ pub fn hello_pids() -> BTreeSet<u32> {
 
 /// One request on a connection of its own; answers the whole response.
 pub fn http_get(address: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();

@@ -121,8 +121,11 @@ fn scaling_and_replacing(cluster: &Cluster) -> Result<()> {
     let victim = cluster.jsonpath("pods -l app=hello", "{.items[0].metadata.name}")?;
     cluster.kubectl(&["delete", "pod", &victim, "--wait=true"])?;
     cluster.kubectl(&["rollout", "status", "deployment/hello", "--timeout=60s"])?;
-    let names = cluster.jsonpath("pods -l app=hello --field-selector=status.phase=Running", "{.items[*].metadata.name}")?;
-    ensure!(names.split(' ').count() == 10 && !names.contains(&victim), "{names}");
+    let pods = cluster.json(&["get", "pods", "-l", "app=hello"])?;
+    let pods = pods["items"].as_array().context("items")?;
+    let staying = pods.iter().filter(|pod| pod["metadata"].get("deletionTimestamp").is_none());
+    let names: Vec<&str> = staying.filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
+    ensure!(names.len() == 10 && !names.contains(&victim.as_str()), "{names:?}");
     cluster.kubectl(&["scale", "deployment/hello", "--replicas=0"])?;
     cluster.kubectl(&["wait", "--for=delete", "pod", "-l", "app=hello", "--timeout=60s"])?;
     ensure!(http_get(service_address(cluster)?).is_err(), "a service without pods must refuse");
