@@ -11,9 +11,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet, Vector};
 
-use crate::{
-    Batch, Event, EventKind, KeyValue, Keys, Range, RangeResult, Revision, StoreError,
-};
+use crate::{Batch, Event, EventKind, KeyValue, Keys, Range, RangeResult, Revision, StoreError};
 
 mod compare;
 mod txn;

@@ -144,8 +144,12 @@ pub struct TxnResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpResult {
     /// Of a put and of an update.
-    Put { prev: Option<Arc<KeyValue>> },
-    Delete { prev: Vec<Arc<KeyValue>> },
+    Put {
+        prev: Option<Arc<KeyValue>>,
+    },
+    Delete {
+        prev: Vec<Arc<KeyValue>>,
+    },
     Range(RangeResult),
     Txn(TxnResult),
 }

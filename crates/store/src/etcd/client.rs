@@ -19,9 +19,7 @@ use super::{
         self as pb, kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
     },
 };
-use crate::{
-    Keys, Lease, LeaseStatus, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch,
-};
+use crate::{Keys, Lease, LeaseStatus, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch};
 
 /// How an etcd cluster is reached; the names are those of the API server's `--etcd-*` flags.
 #[derive(Clone, Debug, Default)]
@@ -142,10 +140,8 @@ impl Store for Client {
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         let answer = self.endpoints.call(Retry::Always, |channel| async move {
             // The stream of requests must stay open until the answer is here.
-            let requests = futures::StreamExt::chain(
-                stream::iter([pb::LeaseKeepAliveRequest { id }]),
-                stream::pending(),
-            );
+            let requests =
+                futures::StreamExt::chain(stream::iter([pb::LeaseKeepAliveRequest { id }]), stream::pending());
             let mut answers = LeaseClient::new(channel).lease_keep_alive(requests).await?.into_inner();
             answers.message().await?.ok_or_else(|| tonic::Status::unavailable("the keep-alive stream ended"))
         });

@@ -33,7 +33,9 @@ impl Listener {
         match self {
             Listener::Tcp(listener) => Some(format!("http://{}", listener.local_addr().ok()?)),
             Listener::Tls(listener, _) => Some(format!("https://{}", listener.local_addr().ok()?)),
-            Listener::Unix(listener) => Some(format!("unix://{}", listener.local_addr().ok()?.as_pathname()?.display())),
+            Listener::Unix(listener) => {
+                Some(format!("unix://{}", listener.local_addr().ok()?.as_pathname()?.display()))
+            }
         }
     }
 

@@ -78,16 +78,15 @@ impl Maintenance for Server {
     type SnapshotStream = Empty<Result<pb::SnapshotResponse, Status>>;
 
     async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(Status::unimplemented("this store does not stream etcd snapshots: copy its data directory while it is stopped"))
+        Err(Status::unimplemented(
+            "this store does not stream etcd snapshots: copy its data directory while it is stopped",
+        ))
     }
 }
 
 #[tonic::async_trait]
 impl Cluster for Server {
-    async fn member_list(
-        &self,
-        _: Request<pb::MemberListRequest>,
-    ) -> Result<Response<pb::MemberListResponse>, Status> {
+    async fn member_list(&self, _: Request<pb::MemberListRequest>) -> Result<Response<pb::MemberListResponse>, Status> {
         let member = pb::Member {
             id: MEMBER_ID,
             name: "ferry".to_owned(),

@@ -46,14 +46,9 @@ pub(super) fn answer(request: &pb::RangeRequest, found: RangeResult) -> pb::Rang
 }
 
 fn filters(request: &pb::RangeRequest) -> bool {
-    [
-        request.min_mod_revision,
-        request.max_mod_revision,
-        request.min_create_revision,
-        request.max_create_revision,
-    ]
-    .iter()
-    .any(|bound| *bound != 0)
+    [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision]
+        .iter()
+        .any(|bound| *bound != 0)
 }
 
 fn passes(request: &pb::RangeRequest, kv: &KeyValue) -> bool {
