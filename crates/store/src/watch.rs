@@ -267,7 +267,7 @@ impl Source for Cursor {
         let told = self.published.watchers.lock().told;
         let first = match self.slot.signal.lock().pending {
             _ if self.reading || self.ended => self.next,
-            Some(pending) => return pending - 1,
+            Some(pending) => self.next.max(pending),
             None => self.next.max(told + 1),
         };
         let state = self.published.load();

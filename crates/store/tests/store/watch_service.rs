@@ -131,6 +131,8 @@ async fn progress_is_told_only_after_everything_up_to_it() {
             }
             put(&served, "other", vec![]).await;
             if round == 0 {
+                // One that waits for the future holds nobody up.
+                session.create(WatchCreateRequest { start_revision: 1_000_000, ..on("a") }).await;
                 session.create(WatchCreateRequest { start_revision: 2, ..on("a") }).await;
             }
             session.send(RequestUnion::ProgressRequest(WatchProgressRequest {})).await;
