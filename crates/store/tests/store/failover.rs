@@ -67,8 +67,8 @@ async fn a_cluster_of_three_goes_on_when_any_member_dies() {
     let client = connect(members.iter().map(|member| member.endpoint.clone()).collect()).await;
     let mut watch = client.watch("a".into(), None, 2).await.unwrap();
     let mut last = 1;
-    for index in 0..members.len() {
-        members[index].kill();
+    for member in &mut members {
+        member.kill();
         let mut acknowledged = Vec::new();
         while acknowledged.len() < WRITES {
             // A write that was on its way when its member died has an unknown outcome; the next one goes elsewhere.
@@ -85,7 +85,7 @@ async fn a_cluster_of_three_goes_on_when_any_member_dies() {
             }
         }
         assert!(client.revision().await.unwrap() >= last);
-        members[index].start();
+        member.start();
     }
 }
 
