@@ -151,6 +151,35 @@ async fn progress_is_told_only_after_everything_up_to_it() {
     .await;
 }
 
+/// While every revision is one of the watched key, no progress may run ahead of the events, however close the race.
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_never_runs_ahead_of_a_busy_writer() {
+    with(|served, mut session| async move {
+        session.create(on("a")).await;
+        let store = served.store.clone();
+        let writer = tokio::spawn(async move {
+            loop {
+                let txn = Txn { success: vec![Op::put("a", "")], ..Txn::default() };
+                store.txn(txn).await.unwrap();
+            }
+        });
+        let mut seen = 1;
+        for _ in 0..500 {
+            session.send(RequestUnion::ProgressRequest(WatchProgressRequest {})).await;
+            let told = loop {
+                let response = session.next().await;
+                match response.events.last() {
+                    Some(event) => seen = event.kv.as_ref().unwrap().mod_revision,
+                    None => break response.header.unwrap().revision,
+                }
+            };
+            assert!(told <= seen, "told of {told}, seen {seen}");
+        }
+        writer.abort();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_large_revision_comes_in_fragments_to_those_who_ask() {
     with(|served, mut session| async move {
