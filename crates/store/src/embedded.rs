@@ -242,6 +242,10 @@ impl Store for Embedded {
         Ok(self.open_state()?.revision)
     }
 
+    async fn size(&self) -> Result<u64, StoreError> {
+        Ok(self.open_state()?.keys.values().map(|kv| (kv.key.len() + kv.value.len()) as u64).sum())
+    }
+
     async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError> {
         let lease = request::lease(ttl_seconds, id, &self.open_state()?.leases)?;
         self.ask(|reply| Command::Grant(lease, reply)).await?;

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use crate::Revision;
 
-/// Why a request failed. `Poisoned` and `Closed` are the only variants whose outcome on disk may be unknown.
+/// Why a request failed. `Poisoned`, `Closed` and `Unavailable` are the only variants whose outcome on disk may be unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the revision is compacted; the oldest one held is {oldest}")]
@@ -25,11 +25,20 @@ pub enum StoreError {
     EmptyKey,
     #[error("the transaction writes the same key twice")]
     DuplicateKey,
+    /// What an update was to change is not there.
+    #[error("the key does not exist")]
+    KeyNotFound,
     /// A write or sync failed: the store refuses writes, and still answers reads, until it is opened again.
     #[error("the store is read-only after a failed write")]
     Poisoned(#[source] Arc<io::Error>),
     #[error("the store is closed")]
     Closed,
+    /// No etcd endpoint answered, or the one that was asked went away before it did.
+    #[error("etcd is unavailable: {0}")]
+    Unavailable(String),
+    /// etcd answered with an error that is none of the above.
+    #[error("etcd refused the request: {0}")]
+    Refused(String),
     /// Read the keys again and watch from there.
     #[error("the watcher fell behind the retained history")]
     SlowWatcher,

@@ -1,7 +1,8 @@
 //! Where bytes live: a multi-version key-value store with etcd's data model, and the engines behind it.
 //!
 //! [`Store`] is the only thing the API server knows. [`Embedded`] is the engine of a single machine; it keeps the keys
-//! in memory and a log on disk. An engine for an etcd cluster implements the same trait.
+//! in memory and a log on disk. [`etcd::Client`] is the engine of several machines; [`etcd::serve`] answers etcd's own API
+//! in front of any engine.
 //!
 //! # Guarantees (every engine)
 //! - A transaction has one revision; one that changes nothing does not raise it. An empty store is at revision 1.
@@ -10,6 +11,7 @@
 
 mod embedded;
 mod error;
+pub mod etcd;
 mod keys;
 mod state;
 mod types;
@@ -44,6 +46,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The current revision, linearizable.
     async fn revision(&self) -> Result<Revision, StoreError>;
+
+    /// The bytes of all keys and values, plus what the engine itself needs where it can tell.
+    async fn size(&self) -> Result<u64, StoreError>;
 
     /// Grants a lease; `id` 0 lets the store choose one.
     async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError>;

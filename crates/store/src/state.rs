@@ -11,11 +11,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet, Vector};
 
-use crate::{
-    Batch, Event, EventKind, KeyValue, Keys, Op, OpResult, Range, RangeResult, Revision, StoreError, Txn, TxnResult,
-};
+use crate::{Batch, Event, EventKind, KeyValue, Keys, Range, RangeResult, Revision, StoreError};
 
 mod compare;
+mod txn;
 
 /// What an event costs in memory besides its bytes: the event, two shared pointers, the key-value's header.
 const EVENT_OVERHEAD: usize = 200;
@@ -124,49 +123,6 @@ impl State {
             then.entry(event.kv.key.clone()).or_insert_with(|| event.prev.clone());
         }
         then
-    }
-
-    /// Performs a transaction, or refuses it and changes nothing.
-    pub(crate) fn apply(&mut self, txn: Txn, now: Instant) -> Result<TxnResult, StoreError> {
-        let succeeded = txn.compares.iter().all(|compare| self.holds(compare));
-        let ops = if succeeded { txn.success } else { txn.failure };
-        for op in &ops {
-            match op {
-                Op::Put { lease, .. } if *lease != 0 && !self.leases.contains_key(lease) => {
-                    return Err(StoreError::LeaseNotFound(*lease));
-                }
-                Op::Range(range) => self.readable(range.revision)?,
-                _ => {}
-            }
-        }
-        let revision = self.revision + 1;
-        let mut events = Vec::new();
-        let results = ops.into_iter().map(|op| self.perform(op, revision, &mut events)).collect();
-        self.commit(events, now);
-        Ok(TxnResult { succeeded, revision: self.revision, results })
-    }
-
-    fn perform(&mut self, op: Op, revision: Revision, events: &mut Vec<Event>) -> OpResult {
-        match op {
-            Op::Put { key, value, lease } => {
-                let event = self.put(revision, key, value, lease);
-                let prev = event.prev.clone();
-                events.push(event);
-                OpResult::Put { prev }
-            }
-            Op::Delete { key, end } => {
-                let keys = Keys::new(key, end);
-                let gone: Vec<Bytes> = match keys.bounds() {
-                    Some(bounds) => self.keys.range::<_, [u8]>(bounds).map(|(key, _)| key.clone()).collect(),
-                    None => Vec::new(),
-                };
-                let deleted: Vec<Event> = gone.into_iter().filter_map(|key| self.delete(revision, key)).collect();
-                let prev = deleted.iter().filter_map(|event| event.prev.clone()).collect();
-                events.extend(deleted);
-                OpResult::Delete { prev }
-            }
-            Op::Range(range) => OpResult::Range(self.select(&range, events)),
-        }
     }
 
     pub(crate) fn put(&mut self, revision: Revision, key: Bytes, value: Bytes, lease: i64) -> Event {

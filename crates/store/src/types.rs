@@ -32,7 +32,15 @@ pub enum Op {
         key: Bytes,
         end: Option<Bytes>,
     },
+    /// Changes a key that must be there; `None` keeps what it has.
+    Update {
+        key: Bytes,
+        value: Option<Bytes>,
+        lease: Option<i64>,
+    },
     Range(Range),
+    /// All conditions, nested ones too, are checked before anything is done.
+    Txn(Txn),
 }
 
 impl Op {
@@ -45,7 +53,11 @@ impl Op {
     }
 
     pub(crate) fn writes(&self) -> bool {
-        !matches!(self, Op::Range(_))
+        match self {
+            Op::Put { .. } | Op::Delete { .. } | Op::Update { .. } => true,
+            Op::Range(_) => false,
+            Op::Txn(txn) => txn.success.iter().chain(&txn.failure).any(Op::writes),
+        }
     }
 }
 
@@ -131,9 +143,15 @@ pub struct TxnResult {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpResult {
-    Put { prev: Option<Arc<KeyValue>> },
-    Delete { prev: Vec<Arc<KeyValue>> },
+    /// Of a put and of an update.
+    Put {
+        prev: Option<Arc<KeyValue>>,
+    },
+    Delete {
+        prev: Vec<Arc<KeyValue>>,
+    },
     Range(RangeResult),
+    Txn(TxnResult),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +168,8 @@ pub struct Event {
     pub prev: Option<Arc<KeyValue>>,
 }
 
-/// All events of one revision that a watcher asked for, in the order of the transaction's operations.
+/// All events of one revision that a watcher asked for, in the order of the transaction's operations. One without events
+/// says that nothing else happened up to its revision; engines may send it when they learn so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub revision: Revision,

@@ -20,11 +20,45 @@ use crate::{Batch, Event, Keys, Revision, StoreError, state::State};
 const POLL_BUDGET: usize = 4096;
 
 /// Batches of events, in order. After an error it ends.
-pub struct Watch(BoxStream<'static, Result<Batch, StoreError>>);
+pub struct Watch(Box<dyn Source>);
+
+/// A stream of batches that can tell how far it is.
+trait Source: Stream<Item = Result<Batch, StoreError>> + Send + Unpin {
+    fn delivered(&self) -> Revision;
+}
 
 impl Watch {
     pub fn new(stream: impl Stream<Item = Result<Batch, StoreError>> + Send + 'static) -> Watch {
-        Watch(Box::pin(stream))
+        Watch(Box::new(Plain { stream: Box::pin(stream), last: 0 }))
+    }
+
+    /// Every event up to this revision has been handed out.
+    pub fn delivered(&self) -> Revision {
+        self.0.delivered()
+    }
+}
+
+/// A stream of which nothing is known but what it handed out.
+struct Plain {
+    stream: BoxStream<'static, Result<Batch, StoreError>>,
+    last: Revision,
+}
+
+impl Stream for Plain {
+    type Item = Result<Batch, StoreError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = self.stream.as_mut().poll_next(cx);
+        if let Poll::Ready(Some(Ok(batch))) = &item {
+            self.last = batch.revision;
+        }
+        item
+    }
+}
+
+impl Source for Plain {
+    fn delivered(&self) -> Revision {
+        self.last
     }
 }
 
@@ -32,7 +66,7 @@ impl Stream for Watch {
     type Item = Result<Batch, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(cx)
+        Pin::new(&mut self.0).poll_next(cx)
     }
 }
 
@@ -46,6 +80,8 @@ pub(crate) struct Published {
 struct Watchers {
     next_id: u64,
     slots: BTreeMap<u64, Arc<Slot>>,
+    /// Every watcher has been told of all revisions up to this one.
+    told: Revision,
     closed: bool,
 }
 
@@ -64,7 +100,8 @@ struct Signal {
 
 impl Published {
     pub(crate) fn new(state: State) -> Arc<Published> {
-        Arc::new(Published { state: ArcSwap::from_pointee(state), watchers: Mutex::default() })
+        let watchers = Mutex::new(Watchers { told: state.revision, ..Watchers::default() });
+        Arc::new(Published { state: ArcSwap::from_pointee(state), watchers })
     }
 
     pub(crate) fn load(&self) -> arc_swap::Guard<Arc<State>> {
@@ -78,7 +115,9 @@ impl Published {
     /// Wakes every watcher that a revision after `after` concerns.
     pub(crate) fn wake(&self, after: Revision) {
         let state = self.load();
-        for slot in self.watchers.lock().slots.values() {
+        let mut watchers = self.watchers.lock();
+        watchers.told = state.revision;
+        for slot in watchers.slots.values() {
             let mut signal = slot.signal.lock();
             if signal.pending.is_some() {
                 continue;
@@ -122,7 +161,7 @@ impl Published {
         if from > 0 && from < state.compacted {
             return Err(StoreError::Compacted { oldest: state.compacted });
         }
-        Ok(Watch::new(cursor))
+        Ok(Watch(Box::new(cursor)))
     }
 }
 
@@ -219,6 +258,24 @@ impl Stream for Cursor {
                 }
             }
         }
+    }
+}
+
+impl Source for Cursor {
+    fn delivered(&self) -> Revision {
+        // In this order: whatever is signalled between the two is seen in `pending`.
+        let told = self.published.watchers.lock().told;
+        let first = match self.slot.signal.lock().pending {
+            _ if self.reading || self.ended => self.next,
+            Some(pending) => self.next.max(pending),
+            None => self.next.max(told + 1),
+        };
+        let state = self.published.load();
+        if self.ended || first < state.oldest() {
+            return (first - 1).min(state.revision);
+        }
+        let concerning = state.since(first).find(|past| self.slot.concerns(&past.batch));
+        concerning.map_or(state.revision, |past| past.batch.revision - 1)
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
+use bytes::Bytes;
 use imbl::OrdMap;
 
 use super::Options;
@@ -18,54 +19,84 @@ pub(super) fn check_key(key: &[u8]) -> Result<(), StoreError> {
 }
 
 pub(super) fn check(txn: &Txn, options: &Options) -> Result<(), StoreError> {
+    let bytes = check_ops(txn, options)?;
+    if bytes > options.request_bytes {
+        return Err(StoreError::TooLarge { bytes, limit: options.request_bytes });
+    }
+    Written::by(&txn.success)?;
+    Written::by(&txn.failure).map(drop)
+}
+
+/// Returns the size of all keys and values.
+fn check_ops(txn: &Txn, options: &Options) -> Result<usize, StoreError> {
     let count = txn.compares.len().max(txn.success.len()).max(txn.failure.len());
     if count > options.max_ops {
         return Err(StoreError::TooManyOps { count, limit: options.max_ops });
-    }
-    let mut bytes = 0;
-    for op in txn.success.iter().chain(&txn.failure) {
-        match op {
-            Op::Put { key, value, .. } => {
-                check_key(key)?;
-                bytes += key.len() + value.len();
-            }
-            Op::Delete { key, .. } => {
-                check_key(key)?;
-                bytes += key.len();
-            }
-            Op::Range(range) => check_key(&range.start)?,
-        }
     }
     for compare in &txn.compares {
         let (Compare::ModRevision { key, .. } | Compare::Where { key, .. }) = compare;
         check_key(key)?;
     }
-    if bytes > options.request_bytes {
-        return Err(StoreError::TooLarge { bytes, limit: options.request_bytes });
+    let mut bytes = 0;
+    for op in txn.success.iter().chain(&txn.failure) {
+        bytes += match op {
+            Op::Put { key, value, .. } => check_key(key).map(|()| key.len() + value.len())?,
+            Op::Update { key, value, .. } => {
+                check_key(key).map(|()| key.len() + value.as_ref().map_or(0, |v| v.len()))?
+            }
+            Op::Delete { key, .. } => check_key(key).map(|()| key.len())?,
+            Op::Range(range) => check_key(&range.start).map(|()| 0)?,
+            Op::Txn(txn) => check_ops(txn, options)?,
+        };
     }
-    check_unique(&txn.success)?;
-    check_unique(&txn.failure)
+    Ok(bytes)
 }
 
-/// A key is put at most once in a revision, and not deleted in the same one: its version would be ambiguous.
-fn check_unique(ops: &[Op]) -> Result<(), StoreError> {
-    let mut puts = HashSet::new();
-    for op in ops {
-        if let Op::Put { key, .. } = op
-            && !puts.insert(key)
-        {
-            return Err(StoreError::DuplicateKey);
-        }
-    }
-    for op in ops {
-        if let Op::Delete { key, end } = op {
-            let deleted = Keys::new(key.clone(), end.clone());
-            if puts.iter().any(|key| deleted.contains(key)) {
-                return Err(StoreError::DuplicateKey);
+/// What a list of operations may write. A key is put at most once in a revision, and not deleted in the same one: its
+/// version would be ambiguous.
+#[derive(Default)]
+struct Written<'a> {
+    puts: HashSet<&'a Bytes>,
+    deletes: Vec<Keys>,
+}
+
+impl<'a> Written<'a> {
+    fn by(ops: &'a [Op]) -> Result<Written<'a>, StoreError> {
+        let mut written = Written::default();
+        for op in ops {
+            if let Op::Delete { key, end } = op {
+                written.deletes.push(Keys::new(key.clone(), end.clone()));
             }
         }
+        for op in ops {
+            if let Op::Txn(txn) = op {
+                written.nest(Written::by(&txn.success)?, Written::by(&txn.failure)?)?;
+            }
+        }
+        for op in ops {
+            if let Op::Put { key, .. } | Op::Update { key, .. } = op {
+                written.put(key)?;
+            }
+        }
+        Ok(written)
     }
-    Ok(())
+
+    /// Only one of the two happens, so both may put the same key.
+    fn nest(&mut self, then: Written<'a>, otherwise: Written<'a>) -> Result<(), StoreError> {
+        for key in then.puts.union(&otherwise.puts) {
+            self.put(key)?;
+        }
+        self.deletes.extend(then.deletes);
+        self.deletes.extend(otherwise.deletes);
+        Ok(())
+    }
+
+    fn put(&mut self, key: &'a Bytes) -> Result<(), StoreError> {
+        match self.puts.insert(key) && !self.deletes.iter().any(|keys| keys.contains(key)) {
+            true => Ok(()),
+            false => Err(StoreError::DuplicateKey),
+        }
+    }
 }
 
 /// The lease to grant: at least a second long, with an unused id if none is asked for.

@@ -1,7 +1,13 @@
-//! The engine's tests: text scenarios, a naive model, crashes, faults below it.
+//! The engines' tests: text scenarios, a naive model, crashes, faults below, etcd on either side.
 
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod etcd;
+#[cfg(test)]
+mod etcdctl;
+#[cfg(test)]
+mod failover;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
@@ -12,5 +18,7 @@ mod model;
 mod property;
 #[cfg(test)]
 mod scenario;
+#[cfg(test)]
+mod watch_service;
 #[cfg(test)]
 mod watching;

@@ -79,42 +79,81 @@ impl Inner {
     }
 
     fn txn(&mut self, txn: Txn) -> Result<TxnResult, StoreError> {
-        let mut map = self.at(self.revision());
-        let succeeded = txn.compares.iter().all(|compare| holds(&map, compare));
+        let before = self.at(self.revision());
+        let mut done = Done { map: before.clone(), events: Vec::new() };
+        let mut result = self.perform(txn, &before, &mut done)?;
+        self.push(done.events);
+        stamp(&mut result, self.revision());
+        Ok(result)
+    }
+
+    fn perform(&self, txn: Txn, before: &Map, done: &mut Done) -> Result<TxnResult, StoreError> {
+        let succeeded = txn.compares.iter().all(|compare| holds(before, compare));
         let ops = if succeeded { txn.success } else { txn.failure };
         let revision = self.revision() + 1;
-        let mut events = Vec::new();
         let mut results = Vec::new();
         for op in ops {
-            let before = events.len();
+            let known = done.events.len();
             results.push(match op {
-                Op::Put { lease, .. } if lease != 0 && !self.leases.contains_key(&lease) => {
+                Op::Update { key, .. } if !before.contains_key(&key) => return Err(StoreError::KeyNotFound),
+                Op::Put { lease, .. } | Op::Update { lease: Some(lease), .. }
+                    if lease != 0 && !self.leases.contains_key(&lease) =>
+                {
                     return Err(StoreError::LeaseNotFound(lease));
                 }
-                Op::Put { key, value, lease } => {
-                    let prev = map.get(&key).cloned();
-                    let create_revision = prev.as_ref().map_or(revision, |kv| kv.create_revision);
-                    let version = prev.as_ref().map_or(1, |kv| kv.version + 1);
-                    let kv = KeyValue { key, value, create_revision, mod_revision: revision, version, lease };
-                    events.push(Event { kind: EventKind::Put, kv: kv.into(), prev: prev.clone() });
-                    OpResult::Put { prev }
-                }
+                Op::Put { key, value, lease } => done.put(revision, key, Some(value), Some(lease)),
+                Op::Update { key, value, lease } => done.put(revision, key, value, lease),
                 Op::Delete { key, end } => {
                     let keys = Keys::new(key, end);
-                    let prev: Vec<_> = map.values().filter(|kv| keys.contains(&kv.key)).cloned().collect();
-                    events.extend(prev.iter().map(|kv| deletion(kv, revision)));
+                    let prev: Vec<_> = done.map.values().filter(|kv| keys.contains(&kv.key)).cloned().collect();
+                    done.events.extend(prev.iter().map(|kv| deletion(kv, revision)));
                     OpResult::Delete { prev }
                 }
                 Op::Range(range) => {
                     self.readable(range.revision)?;
-                    let header = if events.is_empty() { self.revision() } else { revision };
-                    OpResult::Range(self.range(&range, &map, header))
+                    let header = if done.events.is_empty() { self.revision() } else { revision };
+                    OpResult::Range(self.range(&range, &done.map, header))
+                }
+                Op::Txn(txn) => {
+                    results.push(OpResult::Txn(self.perform(txn, before, done)?));
+                    continue;
                 }
             });
-            replay(&mut map, &events[before..]);
+            replay(&mut done.map, &done.events[known..]);
         }
-        self.push(events);
-        Ok(TxnResult { succeeded, revision: self.revision(), results })
+        Ok(TxnResult { succeeded, revision, results })
+    }
+}
+
+/// What a transaction has done so far.
+struct Done {
+    map: Map,
+    events: Vec<Event>,
+}
+
+impl Done {
+    fn put(&mut self, revision: Revision, key: Bytes, value: Option<Bytes>, lease: Option<i64>) -> OpResult {
+        let prev = self.map.get(&key).cloned();
+        let old = prev.as_deref().cloned().unwrap_or_default();
+        let kv = KeyValue {
+            key,
+            value: value.unwrap_or(old.value),
+            create_revision: if prev.is_some() { old.create_revision } else { revision },
+            mod_revision: revision,
+            version: old.version + 1,
+            lease: lease.unwrap_or(old.lease),
+        };
+        self.events.push(Event { kind: EventKind::Put, kv: kv.into(), prev: prev.clone() });
+        OpResult::Put { prev }
+    }
+}
+
+fn stamp(result: &mut TxnResult, revision: Revision) {
+    result.revision = revision;
+    for result in &mut result.results {
+        if let OpResult::Txn(nested) = result {
+            stamp(nested, revision);
+        }
     }
 }
 
@@ -137,15 +176,34 @@ fn pick(keys: &Keys, revision: Revision, events: &[Event]) -> Option<Batch> {
     (!events.is_empty()).then(|| Batch { revision, events: events.into() })
 }
 
+/// Whether in any choice of branches a key is written twice.
 fn writes_twice(ops: &[Op]) -> bool {
-    ops.iter().enumerate().any(|(index, op)| match op {
-        Op::Put { key: put, .. } => ops.iter().enumerate().any(|(other, op)| match op {
-            Op::Put { key, .. } => index != other && key == put,
-            Op::Delete { key, end } => Keys::new(key.clone(), end.clone()).contains(put),
-            Op::Range(_) => false,
-        }),
-        _ => false,
+    choices(ops).iter().any(|ops| {
+        ops.iter().enumerate().any(|(index, op)| match op {
+            Op::Put { key: put, .. } | Op::Update { key: put, .. } => {
+                ops.iter().enumerate().any(|(other, op)| match op {
+                    Op::Put { key, .. } | Op::Update { key, .. } => index != other && key == put,
+                    Op::Delete { key, end } => Keys::new(key.clone(), end.clone()).contains(put),
+                    Op::Range(_) | Op::Txn(_) => false,
+                })
+            }
+            _ => false,
+        })
     })
+}
+
+/// The plain operations of every way a transaction can go.
+fn choices(ops: &[Op]) -> Vec<Vec<&Op>> {
+    let mut ways = vec![Vec::new()];
+    for op in ops {
+        let next = match op {
+            Op::Txn(txn) => [choices(&txn.success), choices(&txn.failure)].concat(),
+            op => vec![vec![op]],
+        };
+        let longer = |way: &Vec<_>| next.iter().map(|next| [way.clone(), next.clone()].concat()).collect::<Vec<_>>();
+        ways = ways.iter().flat_map(longer).collect();
+    }
+    ways
 }
 
 fn holds(map: &Map, compare: &Compare) -> bool {
@@ -222,6 +280,11 @@ impl Store for Model {
 
     async fn revision(&self) -> Result<Revision, StoreError> {
         Ok(self.0.lock().unwrap().revision())
+    }
+
+    async fn size(&self) -> Result<u64, StoreError> {
+        let inner = self.0.lock().unwrap();
+        Ok(inner.at(inner.revision()).values().map(|kv| (kv.key.len() + kv.value.len()) as u64).sum())
     }
 
     async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError> {

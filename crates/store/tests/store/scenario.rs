@@ -1,4 +1,4 @@
-//! Runs `tests/scenarios/*.txt` against the engine and against the naive model.
+//! Runs `tests/scenarios/*.txt` against every engine and against the naive model: one expectation for all.
 //!
 //! A line holds steps separated by ` | `; a step is `command → answer`. `#` starts a comment. Every file starts with an empty store.
 
@@ -27,7 +27,7 @@ async fn the_model_follows_every_scenario() {
     }
 }
 
-fn scenarios() -> Vec<(String, String)> {
+pub(crate) fn scenarios() -> Vec<(String, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let all: Vec<_> = files.map(|path| (path.display().to_string(), std::fs::read_to_string(&path).unwrap())).collect();
@@ -35,8 +35,9 @@ fn scenarios() -> Vec<(String, String)> {
     all
 }
 
-trait Subject {
+pub(crate) trait Subject {
     fn store(&self) -> &dyn Store;
+    /// Ends whatever holds the data and starts it again.
     async fn reopen(&mut self) {}
 }
 
@@ -62,7 +63,7 @@ impl Subject for Engine<'_> {
     }
 }
 
-async fn run(name: &str, text: &str, subject: &mut impl Subject) {
+pub(crate) async fn run(name: &str, text: &str, subject: &mut impl Subject) {
     let mut watches = HashMap::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap().trim();
@@ -88,7 +89,7 @@ async fn perform(
             subject.reopen().await;
             "ok".into()
         }
-        ["put" | "del", ..] => {
+        ["put" | "revalue" | "relet" | "del", ..] => {
             let result = store.txn(Txn { success: vec![op(words)], ..Txn::default() }).await?;
             match &result.results[0] {
                 OpResult::Delete { prev } => format!("deleted {} rev {}", prev.len(), result.revision),
@@ -96,18 +97,7 @@ async fn perform(
             }
         }
         ["get", ..] => ranged(&store.range(range(words)).await?),
-        ["txn", ..] => {
-            let result = store.txn(txn(words)).await?;
-            let mut text = format!("{} rev {}", if result.succeeded { "yes" } else { "no" }, result.revision);
-            for result in &result.results {
-                match result {
-                    OpResult::Put { .. } => text += ", put",
-                    OpResult::Delete { prev } => write!(text, ", deleted {}", prev.len()).unwrap(),
-                    OpResult::Range(result) => write!(text, ", {}", ranged(result)).unwrap(),
-                }
-            }
-            text
-        }
+        ["txn", ..] => done(&store.txn(txn(&words[1..])).await?),
         ["compact", revision] => store.compact(revision.parse().unwrap()).await.map(|()| "ok".into())?,
         ["revision"] => store.revision().await?.to_string(),
         ["watch", name, keys, ..] => {
@@ -115,9 +105,10 @@ async fn perform(
             watches.insert((*name).into(), store.watch(start, end, number("from")).await?);
             "ok".into()
         }
-        ["next", name] => {
+        ["next", name, how @ ..] => {
             let next = watches.get_mut(*name).unwrap().next();
-            batch(&tokio::time::timeout(Duration::from_secs(10), next).await.expect("an event").expect("no end")?)
+            let next = tokio::time::timeout(Duration::from_secs(10), next).await.expect("an event");
+            batch(&next.expect("no end")?, *how != ["bare"])
         }
         ["quiet", name] => match watches.get_mut(*name).unwrap().next().now_or_never() {
             None => "yes".into(),
@@ -167,10 +158,19 @@ fn op(words: &[&str]) -> Op {
             let lease = option(words, "lease").map_or(0, |id| id.parse().unwrap());
             Op::Put { key: bytes(key), value: bytes(value), lease }
         }
+        ["revalue", pair] => {
+            let (key, value) = pair.split_once('=').unwrap();
+            Op::Update { key: bytes(key), value: Some(bytes(value)), lease: None }
+        }
+        ["relet", key, ..] => {
+            let lease = option(words, "lease").map(|id| id.parse().unwrap());
+            Op::Update { key: bytes(key), value: None, lease }
+        }
         ["del", keys] => {
             let (key, end) = interval(keys);
             Op::Delete { key, end }
         }
+        ["(", nested @ .., ")"] => Op::Txn(txn(nested)),
         _ => Op::Range(range(words)),
     }
 }
@@ -188,15 +188,28 @@ fn range(words: &[&str]) -> Range {
     }
 }
 
-/// `txn if mod a = 2 , version b > 0 then put a=2 , del b else get a`
+/// `if mod a = 2 , version b > 0 then put a=2 , ( if then del b else ) else get a`
 fn txn(words: &[&str]) -> Txn {
-    let mut parts = words[1..].split(|word| ["if", "then", "else"].contains(word)).skip(1);
-    let mut part = || parts.next().unwrap_or_default().split(|word| *word == ",").filter(|words| !words.is_empty());
+    let parts = split(words, &["if", "then", "else"]);
+    let part = |index: usize| {
+        let words = parts.get(index).copied().unwrap_or_default();
+        split(words, &[","]).into_iter().filter(|words| !words.is_empty())
+    };
     Txn {
-        compares: part().map(compare).collect(),
-        success: part().map(op).collect(),
-        failure: part().map(op).collect(),
+        compares: part(1).map(compare).collect(),
+        success: part(2).map(op).collect(),
+        failure: part(3).map(op).collect(),
     }
+}
+
+/// Splits at separators that are in no parentheses.
+fn split<'a, 'b>(words: &'b [&'a str], separators: &[&str]) -> Vec<&'b [&'a str]> {
+    let mut depth = 0;
+    let separates = |word: &&str| {
+        depth += i32::from(*word == "(") - i32::from(*word == ")");
+        depth == 0 && separators.contains(word)
+    };
+    words.split(separates).collect()
 }
 
 fn compare(words: &[&str]) -> Compare {
@@ -224,6 +237,19 @@ fn compare(words: &[&str]) -> Compare {
     Compare::Where { key, end, target, order }
 }
 
+fn done(result: &TxnResult) -> String {
+    let mut text = format!("{} rev {}", if result.succeeded { "yes" } else { "no" }, result.revision);
+    for result in &result.results {
+        match result {
+            OpResult::Put { .. } => text += ", put",
+            OpResult::Delete { prev } => write!(text, ", deleted {}", prev.len()).unwrap(),
+            OpResult::Range(result) => write!(text, ", {}", ranged(result)).unwrap(),
+            OpResult::Txn(result) => write!(text, ", ( {} )", done(result)).unwrap(),
+        }
+    }
+    text
+}
+
 fn ranged(result: &RangeResult) -> String {
     let mut text: String = result.kvs.iter().map(|kv| format!("{} ", key_value(kv))).collect();
     write!(text, "of {}", result.count).unwrap();
@@ -237,14 +263,17 @@ fn key_value(kv: &KeyValue) -> String {
     format!("{key}={value}@{}/{}/{}{lease}", kv.create_revision, kv.mod_revision, kv.version)
 }
 
-fn batch(batch: &Batch) -> String {
+/// Every event with what it replaced, if that is wanted: etcd forgets it with the compaction of the revision before.
+fn batch(batch: &Batch, with_prev: bool) -> String {
     let mut text = format!("{}:", batch.revision);
     for event in batch.events.iter() {
         assert_eq!(event.kv.mod_revision, batch.revision);
-        let prev = event.prev.as_ref().map_or("none".into(), |kv| key_value(kv));
         match event.kind {
-            EventKind::Put => write!(text, " put {} was {prev}", key_value(&event.kv)).unwrap(),
-            EventKind::Delete => write!(text, " del {} was {prev}", String::from_utf8_lossy(&event.kv.key)).unwrap(),
+            EventKind::Put => write!(text, " put {}", key_value(&event.kv)).unwrap(),
+            EventKind::Delete => write!(text, " del {}", String::from_utf8_lossy(&event.kv.key)).unwrap(),
+        }
+        if with_prev {
+            write!(text, " was {}", event.prev.as_ref().map_or("none".into(), |kv| key_value(kv))).unwrap();
         }
     }
     text
@@ -257,6 +286,7 @@ fn said(error: &StoreError) -> String {
         StoreError::LeaseNotFound(id) => format!("no lease {id}"),
         StoreError::LeaseExists(id) => format!("lease {id} exists"),
         StoreError::DuplicateKey => "duplicate key".into(),
+        StoreError::KeyNotFound => "no key".into(),
         other => format!("error {other}"),
     }
 }
