@@ -10,7 +10,7 @@ use crate::resources::{CPU_PERIOD_US, PodLimits};
 use crate::spec;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cgroup {path}: {step}")]
+#[error("cgroup {path} {step}: {source}")]
 pub(crate) struct CgroupError {
     step: &'static str,
     path: PathBuf,
@@ -117,6 +117,15 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Removes the groups of all pods, and the one they are below.
+    pub(crate) fn remove_all(&self) -> Result<(), CgroupError> {
+        let mut outcome = Ok(());
+        for hierarchy in self.hierarchies() {
+            outcome = outcome.and(remove_tree(&hierarchy.join(self.root.trim_start_matches('/'))));
+        }
+        outcome
+    }
+
     /// The pods that have a group here, for finding those nobody knows any more.
     pub(crate) fn pods(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -185,5 +194,39 @@ fn remove_tree(path: &Path) -> Result<(), CgroupError> {
     match std::fs::remove_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("cannot be removed", path)(error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the machine's own hierarchies, below a group of this test only.
+    #[test]
+    fn a_pods_group_is_made_limited_and_removed() {
+        let root = format!("/ferry-kubelet-test-{}", std::process::id());
+        let cgroups = Cgroups::new(&root);
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "uid": "u1" }, "status": { "qosClass": "Burstable" },
+            "spec": { "containers": [{ "name": "c", "resources":
+                { "requests": { "cpu": "500m" }, "limits": { "cpu": "1", "memory": "64Mi" } } }] },
+        }))
+        .expect("a pod");
+        let limits = crate::resources::of_pod(&pod);
+        cgroups.ensure(&pod, &limits).expect("made");
+        cgroups.ensure(&pod, &limits).expect("again");
+        let parent = cgroups.pod_parent(&pod);
+        assert_eq!(parent, format!("{root}/burstable/podu1"));
+        let (file, want) = if cgroups.unified {
+            (format!("/sys/fs/cgroup{parent}/memory.max"), "67108864")
+        } else {
+            (format!("/sys/fs/cgroup/cpu{parent}/cpu.cfs_quota_us"), "100000")
+        };
+        assert_eq!(std::fs::read_to_string(file).expect("a limit").trim(), want);
+        assert_eq!(cgroups.pods(), ["u1"]);
+        cgroups.remove("u1").expect("removed");
+        assert!(cgroups.pods().is_empty());
+        cgroups.remove_all().expect("all removed");
+        assert!(!Path::new(&format!("/sys/fs/cgroup/cpu{root}")).exists());
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{Change, Drain, Informer};
+use client::{Change, Drain, Informer, Key};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -30,10 +30,13 @@ pub(crate) enum Input {
 /// How long workers may take to come to rest when the node drains.
 const DRAIN_GRACE: Duration = Duration::from_secs(3);
 
+const REPLACE_AFTER: Duration = Duration::from_secs(10);
+
 pub(crate) struct Pods {
     context: Arc<Context>,
     workers: HashMap<String, Handle>,
-    tasks: JoinSet<String>,
+    tasks: JoinSet<()>,
+    running: HashMap<tokio::task::Id, Arc<Pod>>,
     /// Counts runtime events, for those who follow logs.
     news: watch::Sender<u64>,
     drain: Drain,
@@ -41,7 +44,7 @@ pub(crate) struct Pods {
 
 impl Pods {
     pub(crate) fn new(context: Arc<Context>, news: watch::Sender<u64>, drain: Drain) -> Self {
-        Self { context, workers: HashMap::new(), tasks: JoinSet::new(), news, drain }
+        Self { context, workers: HashMap::new(), tasks: JoinSet::new(), running: HashMap::new(), news, drain }
     }
 
     /// Runs until the drain. `inputs` also carries what does not come from the API: static pods.
@@ -56,6 +59,7 @@ impl Pods {
             return;
         }
         let events = tokio::spawn(runtime_events::follow(self.context.cri.clone(), tell.clone(), drain.clone()));
+        let again = tell.clone();
         informer.subscribe(move |change| {
             let object = change.object().clone();
             // A mirror only shows a static pod, which has a worker of its own.
@@ -75,7 +79,7 @@ impl Pods {
             tokio::select! {
                 biased;
                 () = drain.cancelled() => break,
-                Some(ended) = self.tasks.join_next() => self.ended(ended),
+                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended, &informer, &again),
                 Some(input) = inputs.recv() => self.take(input),
             }
         }
@@ -116,21 +120,37 @@ impl Pods {
     }
 
     fn start(&mut self, pod: Arc<Pod>) {
-        let uid = spec::uid(&pod).to_owned();
-        let (handle, worker) = Worker::new(self.context.clone(), pod, self.drain.clone());
-        self.workers.insert(uid.clone(), handle);
-        self.tasks.spawn(async move {
-            worker.run().await;
-            uid
-        });
+        let (handle, worker) = Worker::new(self.context.clone(), pod.clone(), self.drain.clone());
+        self.workers.insert(spec::uid(&pod).to_owned(), handle);
+        let task = self.tasks.spawn(worker.run());
+        self.running.insert(task.id(), pod);
     }
 
-    fn ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
-        match ended {
-            Ok(uid) => {
-                self.workers.remove(&uid);
+    /// A worker that panicked is replaced after a while, so that one bad pod neither stops others nor spins.
+    fn ended(
+        &mut self,
+        ended: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
+        informer: &Informer<Pod>,
+        tell: &mpsc::UnboundedSender<Input>,
+    ) {
+        let id = match &ended {
+            Ok((id, ())) => *id,
+            Err(error) => error.id(),
+        };
+        let Some(pod) = self.running.remove(&id) else { return };
+        self.workers.remove(spec::uid(&pod));
+        let Err(error) = ended else { return };
+        tracing::error!(pod = %spec::display(&pod), %error, "a pod worker failed");
+        let (informer, tell) = (informer.clone(), tell.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(REPLACE_AFTER).await;
+            let newest = informer.get(&Key::of(&*pod)).filter(|newest| newest.metadata.uid == pod.metadata.uid);
+            let gone = newest.is_none() && !spec::is_static(&pod);
+            // Nobody listens any more at the drain.
+            let _ = tell.send(Input::Changed(newest.unwrap_or_else(|| pod.clone())));
+            if gone {
+                let _ = tell.send(Input::Removed(pod));
             }
-            Err(error) => tracing::error!(%error, "a pod worker failed"),
-        }
+        });
     }
 }

@@ -47,7 +47,10 @@ impl Statics {
         tell: mpsc::UnboundedSender<Input>,
         shown: watch::Sender<Vec<Arc<Pod>>>,
     ) -> Self {
-        Self { context, folder, pods, tell, shown, mirrors_changed: Arc::default() }
+        let statics = Self { context, folder, pods, tell, shown, mirrors_changed: Arc::default() };
+        // Told before anybody looks for sandboxes that no known pod owns.
+        statics.load();
+        statics
     }
 
     /// Follows the folder and keeps a mirror of every pod; ends only when the folder cannot be watched.

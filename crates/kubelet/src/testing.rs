@@ -3,6 +3,7 @@
 mod api;
 mod runtime;
 mod scenarios;
+mod serving;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::context::Context;
 use crate::images::Images;
 use crate::pods::Pods;
 use crate::sources::Sources;
+use crate::statics::Statics;
 
 pub(crate) const NODE: &str = "node-1";
 
@@ -33,6 +35,14 @@ pub(crate) struct TestNode {
     clock: Clock,
     drain: Drain,
     running: Option<tokio::task::JoinHandle<()>>,
+    server: Option<Parts>,
+}
+
+/// What a serving port shares with the running kubelet.
+pub(crate) struct Parts {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pods: client::Informer<Pod>,
+    pub(crate) news: watch::Receiver<u64>,
 }
 
 impl Drop for TestNode {
@@ -53,7 +63,7 @@ impl TestNode {
         );
         let runtime = Runtime::new(clock.clone());
         let folder = Arc::new(tempfile::tempdir().expect("a folder"));
-        Self { api, runtime, folder, clock, drain: Drain::new(), running: None }
+        Self { api, runtime, folder, clock, drain: Drain::new(), running: None, server: None }
     }
 
     /// A kubelet on this node; a second call is a restart of it.
@@ -95,7 +105,11 @@ impl TestNode {
         });
         informers.synced().await;
         let (tell, inputs) = mpsc::unbounded_channel();
-        let (news, _) = watch::channel(0);
+        let (news, heard) = watch::channel(0);
+        self.server = Some(Parts { context: context.clone(), pods: pods.clone(), news: heard });
+        let (shown, _) = watch::channel(Vec::new());
+        let statics = Statics::new(context.clone(), root.join("manifests"), pods.clone(), tell.clone(), shown);
+        tokio::spawn(drain.clone().run_until_cancelled_owned(statics.run()));
         self.running = Some(tokio::spawn(Pods::new(context, news, drain).run(pods, tell, inputs)));
     }
 

@@ -65,8 +65,16 @@ pub(crate) fn status(inputs: &Inputs<'_>, forced: Option<&Verdict<'_>>) -> PodSt
         resource_claim_statuses: spec::status(pod).resource_claim_statuses.clone(),
         ..Default::default()
     };
+    // What a rejected pod never tried to run is not lost.
+    let over = inputs.terminal && forced.is_none() && observed.running().next().is_none() && !spec::is_static(pod);
+    if over {
+        finish(pod, &mut new);
+    }
     let all: Vec<_> = new.init_container_statuses.iter().chain(&new.container_statuses).flatten().cloned().collect();
     let mut found = phase(pod, &all, inputs.terminal, observed.has_active_regular(pod)).to_owned();
+    if over && found != "Succeeded" {
+        found = "Failed".to_owned();
+    }
     if let Some(kept) = [old, spec::status(pod)].into_iter().find(|status| spec::is_terminal(status)) {
         found = kept.phase.clone().unwrap_or_default();
     }
@@ -84,6 +92,31 @@ pub(crate) fn status(inputs: &Inputs<'_>, forced: Option<&Verdict<'_>>) -> PodSt
     let sandbox = !observed.sandbox_changed(pod).0;
     new.conditions = Some(conditions(pod, old, &new, sandbox, now));
     new
+}
+
+/// Containers of a pod that is over have ended, even where the runtime cannot say how: those of an initialized pod, and init
+/// containers up to the last one that ever ran.
+fn finish(pod: &Pod, status: &mut PodStatus) {
+    let ended = |status: &ContainerStatus| {
+        let last = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
+        last || status.state.as_ref().is_some_and(|state| state.waiting.is_none())
+    };
+    let init_statuses = status.init_container_statuses.as_deref_mut().unwrap_or_default();
+    let init_done = init_statuses.last().is_none_or(|status| {
+        let state = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+        state.is_some_and(|state| state.exit_code == 0)
+    });
+    let regular = status.container_statuses.as_deref_mut().unwrap_or_default();
+    let initialized = spec::init_containers(pod).is_empty() || regular.iter().any(ended) || init_done;
+    let reached = init_statuses.iter().rposition(ended).map_or(1, |last| last + 1);
+    let regular = regular.iter_mut().filter(|_| initialized);
+    for status in init_statuses.iter_mut().take(reached).chain(regular) {
+        if status.state.as_ref().is_none_or(|state| state.terminated.is_none()) {
+            status.state = Some(lost("The container could not be located when the pod was terminated"));
+            status.ready = false;
+            status.started = Some(false);
+        }
+    }
 }
 
 fn set_addresses(inputs: &Inputs<'_>, new: &mut PodStatus) {

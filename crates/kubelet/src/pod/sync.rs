@@ -115,8 +115,7 @@ impl Worker {
             return Some(self.retry_at());
         }
         if let Err(error) = self.context.cgroups.ensure(&pod, &resources::of_pod(&pod)) {
-            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            let message = format!("unable to ensure pod container exists: {error}: {source}");
+            let message = format!("unable to ensure pod container exists: {error}");
             self.context.recorder.warning(&reference, "FailedCreatePodContainer", message);
             return Some(self.retry_at());
         }
@@ -337,6 +336,9 @@ impl Worker {
             for seen in dead.skip(1) {
                 let request = RemoveContainerRequest { container_id: seen.id.clone() };
                 unless_gone(self.context.cri.remove_container(request).await)?;
+                if !seen.log_path.is_empty() {
+                    let _ = std::fs::remove_file(&seen.log_path);
+                }
             }
         }
         for sandbox in observed.sandboxes.iter().skip(1) {

@@ -25,7 +25,7 @@ impl Worker {
         self.probes.stop();
         let observed = observe(self.context.cri.as_ref(), &uid).await?;
         if observed.running().next().is_some() {
-            return Ok(Next::Again);
+            return Ok(Next::Wait(Some(self.retry_at())));
         }
         self.reasons.clear();
         self.report(&observed, true);

@@ -31,7 +31,12 @@ struct State {
     watches: Vec<(String, mpsc::UnboundedSender<Bytes>)>,
     events: Vec<String>,
     tokens: u64,
+    next_uid: u64,
+    /// Every state of one object, its last one included.
+    followed: Option<(String, Followed)>,
 }
+
+pub(crate) type Followed = Arc<Mutex<Vec<Value>>>;
 
 fn resource_of(path: &str) -> &str {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -82,6 +87,12 @@ impl Api {
         self.changes.notify_waiters();
     }
 
+    pub(crate) fn follow(&self, path: &str) -> Followed {
+        let states = Followed::default();
+        self.state.lock().followed = Some((path.to_owned(), states.clone()));
+        states
+    }
+
     /// `Reason: message` of everything recorded.
     pub(crate) fn events(&self) -> Vec<String> {
         self.state.lock().events.clone()
@@ -111,6 +122,14 @@ impl Api {
                 let line = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
                 state.events.push(format!("{}: {}", line("reason"), line("message")));
                 ok(&event)
+            }
+            Method::POST if path.ends_with("/pods") => {
+                let mut pod = sent();
+                state.next_uid += 1;
+                pod["metadata"]["uid"] = json!(format!("mirror-{}", state.next_uid));
+                let at = format!("{path}/{}", pod["metadata"]["name"].as_str().expect("a name"));
+                pod["status"] = json!({ "phase": "Pending" });
+                ok(&state.put(&at, pod))
             }
             Method::GET if query.contains("watch=true") => state.watch(&path),
             Method::GET if state.objects.contains_key(&path) => ok(&state.objects[&path]),
@@ -184,6 +203,9 @@ impl State {
 
     fn remove(&mut self, path: &str) -> Option<Value> {
         let object = self.objects.remove(path)?;
+        if let Some((_, states)) = self.followed.as_ref().filter(|(followed, _)| followed == path) {
+            states.lock().push(object.clone());
+        }
         self.revision += 1;
         self.tell(path, "DELETED", &object);
         Some(object)

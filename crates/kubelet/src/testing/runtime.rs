@@ -32,6 +32,10 @@ struct State {
     calls: Vec<String>,
     next: u32,
     no_events: bool,
+    /// Log folders by sandbox.
+    logs: HashMap<String, String>,
+    /// Where exec is served.
+    stream_url: String,
 }
 
 pub(crate) struct Runtime {
@@ -58,6 +62,10 @@ impl Runtime {
 
     pub(crate) fn find_image(&self, image: &str) {
         self.state.lock().missing.retain(|missing| missing != image);
+    }
+
+    pub(crate) fn stream_at(&self, url: String) {
+        self.state.lock().stream_url = url;
     }
 
     pub(crate) fn without_events(&self) {
@@ -150,6 +158,7 @@ impl cri::Cri for Runtime {
         let id = format!("sandbox{}", state.next);
         let name = config.metadata.clone().unwrap_or_default().name;
         state.calls.push(format!("sandbox {name}"));
+        state.logs.insert(id.clone(), config.log_directory.clone());
         let options =
             config.linux.and_then(|linux| linux.security_context).and_then(|context| context.namespace_options);
         let status = PodSandboxStatus {
@@ -230,6 +239,7 @@ impl cri::Cri for Runtime {
             labels: config.labels,
             annotations: config.annotations,
             mounts: config.mounts,
+            log_path: format!("{}/{}", state.logs[&request.pod_sandbox_id], config.log_path),
             ..Default::default()
         };
         state.containers.insert(id.clone(), (request.pod_sandbox_id, status));
@@ -350,8 +360,10 @@ impl cri::Cri for Runtime {
     async fn reopen_container_log(&self, _: ReopenContainerLogRequest) -> Result<ReopenContainerLogResponse, Status> {
         unimplemented()
     }
-    async fn exec(&self, _: ExecRequest) -> Result<ExecResponse, Status> {
-        unimplemented()
+    async fn exec(&self, request: ExecRequest) -> Result<ExecResponse, Status> {
+        let mut state = self.state.lock();
+        state.calls.push(format!("stream {}", request.cmd.join(" ")));
+        Ok(ExecResponse { url: state.stream_url.clone() })
     }
     async fn attach(&self, _: AttachRequest) -> Result<AttachResponse, Status> {
         unimplemented()

@@ -343,3 +343,44 @@ async fn a_deadline_ends_a_pod() {
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
     assert!(node.runtime.running().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_while_it_waits_for_its_image_ends_at_once_and_failed() {
+    let mut node = TestNode::new();
+    node.runtime.lose_image("none:1");
+    node.start().await;
+    let spec = json!({ "containers": [{ "name": "c", "image": "none:1" }] });
+    node.create("web", spec);
+    node.wait("web", "failing", |pod| waiting(pod) == "ErrImagePull").await;
+    let seen = node.api.follow("/api/v1/namespaces/default/pods/web");
+    node.delete("web", 30);
+    node.wait_gone("web").await;
+    let last = seen.lock().last().cloned().unwrap();
+    assert_eq!(phase(&last), "Failed");
+    assert_eq!(last["status"]["containerStatuses"][0]["state"]["terminated"]["reason"], "ContainerStatusUnknown");
+    assert!(node.runtime.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_runs_is_mirrored_and_goes_with_its_file() {
+    let mut node = TestNode::new();
+    let folder = node.folder.path().join("manifests");
+    std::fs::create_dir_all(&folder).unwrap();
+    let manifest =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: own}\nspec: {containers: [{name: c, image: \"app:1\"}]}\n";
+    std::fs::write(folder.join("own.yaml"), manifest).unwrap();
+    node.start().await;
+    let mirror = node.wait("own-node-1", "running", running).await;
+    assert!(mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string());
+    node.api.remove("/api/v1/namespaces/default/pods/own-node-1");
+    node.wait("own-node-1", "mirrored again", |pod| pod.is_object()).await;
+    assert_eq!(node.runtime.running(), ["c"], "deleting a mirror does not touch the pod");
+    std::fs::remove_file(folder.join("own.yaml")).unwrap();
+    node.wait_gone("own-node-1").await;
+    let gone = async {
+        while !node.runtime.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the pod is gone");
+}

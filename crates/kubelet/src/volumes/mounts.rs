@@ -72,6 +72,11 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// At once for everybody who looks by name; what is in use goes with its last user.
+pub(crate) fn unmount(point: &Path) -> Result<(), MountError> {
+    umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(errno("unmounting", point))
+}
+
 /// Unmounts all below the folder, then deletes it. Nothing is deleted while something is mounted: a bound host folder must survive.
 pub(crate) fn remove_all(folder: &Path) -> Result<(), MountError> {
     if !folder.exists() {
@@ -79,7 +84,7 @@ pub(crate) fn remove_all(folder: &Path) -> Result<(), MountError> {
     }
     let folder = &std::fs::canonicalize(folder).map_err(io("resolving", folder))?;
     for point in mounted_below(folder).map_err(io("reading mounts below", folder))? {
-        umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(errno("unmounting", &point))?;
+        unmount(&point)?;
     }
     if let Some(point) = mounted_below(folder).map_err(io("reading mounts below", folder))?.pop() {
         return Err(MountError::Busy(point));
@@ -95,7 +100,7 @@ pub(crate) fn bind_sub_path(volume: &Path, sub_path: &str, target: &Path) -> Res
         .map_err(|error| io("looking at", target)(error.into()))?;
     if target.exists() {
         for point in mounted_below(target).map_err(io("reading mounts below", target))? {
-            umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(errno("unmounting", &point))?;
+            unmount(&point)?;
         }
     } else if is_dir {
         std::fs::create_dir_all(target).map_err(io("making", target))?;
