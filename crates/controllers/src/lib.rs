@@ -8,6 +8,7 @@ mod deployment;
 mod discovery;
 mod endpoint_slice;
 mod expectations;
+mod garbage_collector;
 mod hash;
 mod int_or_percent;
 mod meta;
@@ -97,5 +98,6 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<replica_set::ReplicaSets<ReplicationController>>(),
         context.start::<endpoint_slice::EndpointSlices>(),
         context.start::<namespace::Namespaces>(),
+        garbage_collector::start(context),
     ]
 }
