@@ -7,6 +7,7 @@ mod controller;
 mod deployment;
 mod discovery;
 mod endpoint_slice;
+mod endpoints;
 mod expectations;
 mod garbage_collector;
 mod hash;
@@ -17,10 +18,12 @@ mod node_ipam;
 mod node_lifecycle;
 mod pod;
 mod pod_control;
+mod pod_gc;
 mod replica_set;
 mod root_ca;
 mod service;
 mod service_account;
+mod taint_eviction;
 
 use client::{Drain, Informers};
 use futures::future::BoxFuture;
@@ -97,7 +100,10 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
         context.start::<replica_set::ReplicaSets<ReplicationController>>(),
         context.start::<endpoint_slice::EndpointSlices>(),
+        context.start::<endpoints::Endpoints>(),
         context.start::<namespace::Namespaces>(),
+        context.start::<pod_gc::PodGc>(),
+        context.start::<taint_eviction::TaintEviction>(),
         garbage_collector::start(context),
     ]
 }
