@@ -87,8 +87,9 @@ fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Object>) -> Object 
             continue;
         }
         let key = ports.iter().map(|port| format!("{:?}/{}/{:?} ", port.name, port.port, port.protocol)).collect();
-        let subset = groups.entry(key).or_insert_with(|| {
-            EndpointSubset { ports: Some(ports).filter(|ports| !ports.is_empty()), ..Default::default() }
+        let subset = groups.entry(key).or_insert_with(|| EndpointSubset {
+            ports: Some(ports).filter(|ports| !ports.is_empty()),
+            ..Default::default()
         });
         let list = if publish || pod::is_ready(pod) { &mut subset.addresses } else { &mut subset.not_ready_addresses };
         list.get_or_insert_default().push(address(service, pod));
@@ -112,7 +113,11 @@ fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Object>) -> Object 
     let subsets: Vec<_> = groups.into_values().collect();
     let empty = subsets.is_empty() && known.is_some_and(|known| known.subsets.as_ref().is_none_or(Vec::is_empty));
     Object {
-        metadata: ObjectMeta { labels: Some(labels), annotations: Some(annotations).filter(|all| !all.is_empty()), ..base },
+        metadata: ObjectMeta {
+            labels: Some(labels),
+            annotations: Some(annotations).filter(|all| !all.is_empty()),
+            ..base
+        },
         // Absent and empty mean the same; keeping the form avoids a write that changes nothing.
         subsets: if empty { known.and_then(|known| known.subsets.clone()) } else { Some(subsets) },
     }

@@ -4,6 +4,7 @@
 
 mod claim;
 mod controller;
+mod daemon_set;
 mod deployment;
 mod discovery;
 mod endpoint_slice;
@@ -11,11 +12,14 @@ mod endpoints;
 mod expectations;
 mod garbage_collector;
 mod hash;
+mod history;
 mod int_or_percent;
+mod job;
 mod meta;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
+mod placement;
 mod pod;
 mod pod_control;
 mod pod_gc;
@@ -99,6 +103,8 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<deployment::Deployments>(),
         context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
         context.start::<replica_set::ReplicaSets<ReplicationController>>(),
+        context.start::<daemon_set::DaemonSets>(),
+        context.start::<job::Jobs>(),
         context.start::<endpoint_slice::EndpointSlices>(),
         context.start::<endpoints::Endpoints>(),
         context.start::<namespace::Namespaces>(),

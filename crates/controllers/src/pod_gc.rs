@@ -41,7 +41,8 @@ impl Controller for PodGc {
             move |change| {
                 let pod = &**change.object();
                 let node = pod::node_name(pod);
-                let suspicious = pod::is_finished(pod) || meta::is_deleting(pod) || nodes.get(&Key::new("", node)).is_none();
+                let suspicious =
+                    pod::is_finished(pod) || meta::is_deleting(pod) || nodes.get(&Key::new("", node)).is_none();
                 if suspicious && !matches!(change, Change::Deleted(_)) {
                     queue.add(Key::of(pod));
                 }

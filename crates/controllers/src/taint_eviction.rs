@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::controller::{Context, Controller};
 use crate::node_lifecycle::{BY_NODE, index_by_node};
+use crate::placement::tolerates;
 use crate::{meta, pod};
 
 pub(crate) struct TaintEviction {
@@ -33,7 +34,9 @@ impl Controller for TaintEviction {
         pods.subscribe({
             let queue = queue.clone();
             move |change| {
-                let moved = |old: &Pod, new: &Pod| pod::node_name(old) != pod::node_name(new) || tolerations(old) != tolerations(new);
+                let moved = |old: &Pod, new: &Pod| {
+                    pod::node_name(old) != pod::node_name(new) || tolerations(old) != tolerations(new)
+                };
                 if !matches!(change, Change::Updated { old, new } if !moved(old, new)) {
                     queue.add(Key::of(&**change.object()));
                 }
@@ -86,18 +89,6 @@ fn eviction<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: &[Tolerati
         due = Some(due.map_or(at, |due| due.min(at)));
     }
     due.map_or(Eviction::Never, Eviction::At)
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let (effect, key) = (toleration.effect.as_deref().unwrap_or_default(), toleration.key.as_deref().unwrap_or_default());
-    let value = toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    (effect.is_empty() || effect == taint.effect)
-        && (key.is_empty() || key == taint.key)
-        && match toleration.operator.as_deref().unwrap_or("Equal") {
-            "Exists" => true,
-            "" | "Equal" => !key.is_empty() && value,
-            _ => false,
-        }
 }
 
 #[async_trait]
@@ -158,7 +149,12 @@ mod tests {
         let toleration = |text: &str| {
             let (key, seconds) = text.split_once('/').unwrap_or((text, ""));
             let key = Some(key).filter(|key| *key != "*").map(str::to_owned);
-            Toleration { key, operator: Some("Exists".into()), toleration_seconds: seconds.parse().ok(), ..Default::default() }
+            Toleration {
+                key,
+                operator: Some("Exists".into()),
+                toleration_seconds: seconds.parse().ok(),
+                ..Default::default()
+            }
         };
         let taints: Vec<_> = taints.split_whitespace().map(taint).collect();
         let all: Vec<_> = tolerations.split_whitespace().map(toleration).collect();
