@@ -22,6 +22,7 @@ use self::pods::{FINALIZER, pod_for};
 use crate::controller::{Context, Controller};
 use crate::expectations::Expectations;
 use crate::pod_control::PodControl;
+use crate::written::Written;
 use crate::{meta, pod};
 
 const OURS: &str = "kubernetes.io/job-controller";
@@ -31,6 +32,7 @@ pub(crate) struct Jobs {
     jobs: Informer<Job>,
     pods: Informer<Pod>,
     expectations: Arc<Expectations>,
+    written: Arc<Written>,
     pod_control: PodControl,
     recorder: Recorder,
 }
@@ -41,12 +43,13 @@ impl Controller for Jobs {
     fn build(context: &Context, queue: WorkQueue) -> Self {
         let (jobs, pods) = (context.informers.of::<Job>(), context.informers.of::<Pod>());
         pod::index_by_controller(&pods);
-        let expectations = Arc::new(Expectations::default());
+        let (expectations, written) = (Arc::new(Expectations::default()), Arc::new(Written::default()));
         jobs.subscribe({
-            let (queue, expectations) = (queue.clone(), expectations.clone());
+            let (queue, expectations, written) = (queue.clone(), expectations.clone(), written.clone());
             move |change| {
                 if let Change::Deleted(job) = change {
                     expectations.forget(&Key::of(&**job));
+                    written.forget(&Key::of(&**job));
                 }
                 queue.add(Key::of(&**change.object()));
             }
@@ -57,7 +60,7 @@ impl Controller for Jobs {
         });
         let recorder = context.recorder("job-controller");
         let pod_control = PodControl::new(context.client.clone(), recorder.clone());
-        Self { client: context.client.clone(), jobs, pods, expectations, pod_control, recorder }
+        Self { client: context.client.clone(), jobs, pods, expectations, written, pod_control, recorder }
     }
 }
 
@@ -81,6 +84,10 @@ impl Reconciler for Jobs {
     async fn reconcile(&self, key: &Key) -> Result<Next, ReconcileError> {
         let Some(job) = self.jobs.get(key) else { return self.release_orphans(key).await };
         if job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref()).is_some_and(|by| by != OURS) {
+            return Ok(Next::OnChange);
+        }
+        // Counts from before our last write would count the same pods again, or not at all.
+        if !self.written.is_seen(&*job) {
             return Ok(Next::OnChange);
         }
         if let Some(feature) = plan::unsupported(&job) {
@@ -117,7 +124,8 @@ impl Jobs {
         }
         let api = Api::<Job>::namespaced(self.client.clone(), meta::namespace(job));
         let updated = Job { status: Some(wanted), ..job.clone() };
-        api.replace_status(meta::name(job), &PostParams::default(), &updated).await?;
+        let written = api.replace_status(meta::name(job), &PostParams::default(), &updated).await?;
+        self.written.note(&written);
         Ok(())
     }
 

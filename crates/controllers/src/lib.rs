@@ -28,6 +28,7 @@ mod root_ca;
 mod service;
 mod service_account;
 mod taint_eviction;
+mod written;
 
 use client::{Drain, Informers};
 use futures::future::BoxFuture;

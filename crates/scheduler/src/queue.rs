@@ -73,12 +73,14 @@ struct Entry {
     place: Place,
 }
 
+type Helps = Box<dyn Fn(&str, Event) -> bool + Send + Sync>;
+
 pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Notify,
     sort: Box<dyn QueueSort>,
     /// Whether an event can help a pod that a plugin rejected.
-    helps: Box<dyn Fn(&str, Event) -> bool + Send + Sync>,
+    helps: Helps,
 }
 
 #[derive(Default)]
@@ -228,7 +230,7 @@ impl State {
             if *due > now {
                 return Some(*due);
             }
-            let Some(std::cmp::Reverse((_, uid))) = self.timers.pop() else { return None };
+            let std::cmp::Reverse((_, uid)) = self.timers.pop()?;
             let Some(entry) = self.entries.get_mut(&uid) else { continue };
             match entry.place {
                 Place::Backoff { until, .. } if until <= now => entry.place = Place::Active,

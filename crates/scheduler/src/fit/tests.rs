@@ -64,8 +64,8 @@ fn check(pod: &PodInfo, nodes: &[Arc<NodeInfo>], want: &str) {
 #[tokio::test]
 async fn resources_must_be_free() {
     let full = with(&node("a", json!({})), &[pod("big", "3", json!({}))]);
-    check(&pod("p", "2", json!({})), &[full.clone()], "0/1 nodes are available: 1 Insufficient cpu.");
-    check(&pod("p", "1", json!({})), &[full.clone()], "a");
+    check(&pod("p", "2", json!({})), std::slice::from_ref(&full), "0/1 nodes are available: 1 Insufficient cpu.");
+    check(&pod("p", "1", json!({})), std::slice::from_ref(&full), "a");
     check(&pod("p", "2", json!({})), &[full, node("b", json!({}))], "b");
     let crowded: Vec<_> = (0..10).map(|index| pod(&format!("p{index}"), "1m", json!({}))).collect();
     check(
@@ -95,10 +95,10 @@ async fn taints_repel_unless_tolerated() {
     let tainted = node("t", json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": "NoSchedule" }] } }));
     let tolerating = |toleration: Value| pod("p", "1", json!({ "spec": { "tolerations": [toleration] } }));
     let refused = "0/1 nodes are available: 1 node(s) had untolerated taint(s).";
-    check(&tolerating(json!({ "key": "k", "operator": "Exists" })), &[tainted.clone()], "t");
-    check(&tolerating(json!({ "operator": "Exists" })), &[tainted.clone()], "t");
-    check(&tolerating(json!({ "key": "k", "value": "v" })), &[tainted.clone()], "t");
-    check(&tolerating(json!({ "key": "k", "value": "w" })), &[tainted.clone()], refused);
+    check(&tolerating(json!({ "key": "k", "operator": "Exists" })), std::slice::from_ref(&tainted), "t");
+    check(&tolerating(json!({ "operator": "Exists" })), std::slice::from_ref(&tainted), "t");
+    check(&tolerating(json!({ "key": "k", "value": "v" })), std::slice::from_ref(&tainted), "t");
+    check(&tolerating(json!({ "key": "k", "value": "w" })), std::slice::from_ref(&tainted), refused);
     check(&tolerating(json!({ "key": "k", "operator": "Exists", "effect": "NoExecute" })), &[tainted], refused);
     let soft = node("s", json!({ "spec": { "taints": [{ "key": "k", "effect": "PreferNoSchedule" }] } }));
     check(&pod("p", "1", json!({})), &[soft, node("z", json!({}))], "z");
