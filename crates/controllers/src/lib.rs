@@ -4,22 +4,31 @@
 
 mod claim;
 mod controller;
+mod daemon_set;
 mod deployment;
 mod discovery;
 mod endpoint_slice;
+mod endpoints;
 mod expectations;
+mod garbage_collector;
 mod hash;
+mod history;
 mod int_or_percent;
+mod job;
 mod meta;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
+mod placement;
 mod pod;
 mod pod_control;
+mod pod_gc;
 mod replica_set;
 mod root_ca;
 mod service;
 mod service_account;
+mod taint_eviction;
+mod written;
 
 use client::{Drain, Informers};
 use futures::future::BoxFuture;
@@ -95,7 +104,13 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<deployment::Deployments>(),
         context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
         context.start::<replica_set::ReplicaSets<ReplicationController>>(),
+        context.start::<daemon_set::DaemonSets>(),
+        context.start::<job::Jobs>(),
         context.start::<endpoint_slice::EndpointSlices>(),
+        context.start::<endpoints::Endpoints>(),
         context.start::<namespace::Namespaces>(),
+        context.start::<pod_gc::PodGc>(),
+        context.start::<taint_eviction::TaintEviction>(),
+        garbage_collector::start(context),
     ]
 }

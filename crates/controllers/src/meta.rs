@@ -58,7 +58,3 @@ pub(crate) fn is_deleting<K: Resource>(object: &K) -> bool {
 pub(crate) fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
 }
-
-pub(crate) fn has_finalizer<K: Resource>(object: &K, finalizer: &str) -> bool {
-    object.meta().finalizers.iter().flatten().any(|known| known == finalizer)
-}

@@ -72,10 +72,10 @@ fn on_pod<R: Replicated>(change: &Change<Pod>, sets: &Informer<R>, expectations:
         }
         queue.add(owner.clone());
     }
-    if let Change::Updated { old, .. } = change {
-        if let Some(before) = owner_key::<R>(old).filter(|before| Some(before) != owner.as_ref()) {
-            queue.add(before);
-        }
+    if let Change::Updated { old, .. } = change
+        && let Some(before) = owner_key::<R>(old).filter(|before| Some(before) != owner.as_ref())
+    {
+        queue.add(before);
     }
     let is_orphan = meta::controller_of(&pod.metadata).is_none() && !matches!(change, Change::Deleted(_));
     if is_orphan {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::framework::{Cycle, Framework, PostFilterInput, PostFilterResult, Snapshot, Verdict};
 use crate::node_info::{NodeInfo, PodInfo};
+use crate::queue::Rejection;
 
 /// No node was right.
 #[derive(Debug)]
 pub(crate) struct FitError {
     pub(crate) message: String,
-    pub(crate) rejected_by: Vec<&'static str>,
+    pub(crate) rejected_by: Vec<Rejection>,
     pub(crate) preemption: PostFilterResult,
 }
 
@@ -34,7 +35,7 @@ pub(crate) fn select_node(
     let verdicts = match pre_filter(framework, &mut cycle, pod, snapshot) {
         Ok(()) => filter_all(framework, &cycle, pod, snapshot, nominated, &mut rejected_by),
         Err((plugin, verdict)) => {
-            rejected_by.push(plugin);
+            note(&mut rejected_by, plugin, &verdict);
             vec![verdict; snapshot.nodes.len()]
         }
     };
@@ -65,17 +66,25 @@ fn filter_all(
     pod: &PodInfo,
     snapshot: &Snapshot,
     nominated: &Nominated,
-    rejected_by: &mut Vec<&'static str>,
+    rejected_by: &mut Vec<Rejection>,
 ) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(snapshot.nodes.len());
     for node in &snapshot.nodes {
         let (plugin, verdict) = filter_with_nominated(framework, cycle, pod, node, nominated);
-        if let Some(plugin) = plugin.filter(|plugin| !rejected_by.contains(plugin)) {
-            rejected_by.push(plugin);
+        if let Some(plugin) = plugin {
+            note(rejected_by, plugin, &verdict);
         }
         verdicts.push(verdict);
     }
     verdicts
+}
+
+fn note(rejected_by: &mut Vec<Rejection>, plugin: &'static str, verdict: &Verdict) {
+    let resolvable = matches!(verdict, Verdict::Unschedulable(_));
+    match rejected_by.iter_mut().find(|known| known.plugin == plugin) {
+        Some(known) => known.resolvable |= resolvable,
+        None => rejected_by.push(Rejection { plugin, resolvable }),
+    }
 }
 
 /// A node must have room for the pod beside those nominated to it, and also if they do not come.
@@ -114,7 +123,7 @@ fn fit_error(
     snapshot: &Snapshot,
     nominated: &Nominated,
     verdicts: &[Verdict],
-    rejected_by: Vec<&'static str>,
+    rejected_by: Vec<Rejection>,
 ) -> FitError {
     let fits = |snapshot: &Snapshot, node: &NodeInfo| {
         let mut cycle = Cycle::default();

@@ -32,6 +32,14 @@ pub(crate) enum Event {
     PodUpdated,
 }
 
+/// A plugin that said no to at least one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) plugin: &'static str,
+    /// Fewer pods on some node could have made it say yes.
+    pub(crate) resolvable: bool,
+}
+
 /// A pod on its way through the queue.
 #[derive(Clone)]
 pub(crate) struct Queued {
@@ -39,7 +47,7 @@ pub(crate) struct Queued {
     pub(crate) key: QueueKey,
     pub(crate) attempts: u32,
     /// Why it was rejected last time.
-    rejected_by: Vec<&'static str>,
+    rejected_by: Vec<Rejection>,
     tried: Option<Instant>,
 }
 
@@ -65,12 +73,14 @@ struct Entry {
     place: Place,
 }
 
+type Helps = Box<dyn Fn(&str, Event) -> bool + Send + Sync>;
+
 pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Notify,
     sort: Box<dyn QueueSort>,
     /// Whether an event can help a pod that a plugin rejected.
-    helps: Box<dyn Fn(&str, Event) -> bool + Send + Sync>,
+    helps: Helps,
 }
 
 #[derive(Default)]
@@ -140,7 +150,7 @@ impl Queue {
     }
 
     /// No node was right: wait for an event that can help, unless one came already.
-    pub(crate) fn unschedulable(&self, uid: &str, rejected_by: Vec<&'static str>) {
+    pub(crate) fn unschedulable(&self, uid: &str, rejected_by: Vec<Rejection>) {
         let mut state = self.state.lock();
         let now = Instant::now();
         let Some(entry) = state.entries.get_mut(uid) else { return };
@@ -193,11 +203,12 @@ impl Queue {
         }
     }
 
-    fn is_helpful(&self, rejected_by: &[&'static str], event: Event) -> bool {
+    fn is_helpful(&self, rejected_by: &[Rejection], event: Event) -> bool {
+        let helps = |rejection: &Rejection| {
+            (rejection.resolvable || event != Event::AssignedPodDeleted) && (self.helps)(rejection.plugin, event)
+        };
         // Without a culprit (no nodes at all) everything is worth a try.
-        event == Event::PodUpdated
-            || rejected_by.is_empty()
-            || rejected_by.iter().any(|plugin| (self.helps)(plugin, event))
+        event == Event::PodUpdated || rejected_by.is_empty() || rejected_by.iter().any(helps)
     }
 }
 
@@ -219,7 +230,7 @@ impl State {
             if *due > now {
                 return Some(*due);
             }
-            let Some(std::cmp::Reverse((_, uid))) = self.timers.pop() else { return None };
+            let std::cmp::Reverse((_, uid)) = self.timers.pop()?;
             let Some(entry) = self.entries.get_mut(&uid) else { continue };
             match entry.place {
                 Place::Backoff { until, .. } if until <= now => entry.place = Place::Active,

@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::fit::{FitError, explain, select_node};
 use crate::framework::{Framework, PostFilterResult};
 use crate::node_info::PodInfo;
-use crate::queue::{Queue, Queued};
+use crate::queue::{Queue, Queued, Rejection};
 
 const FAILED: &str = "FailedScheduling";
 const UNSCHEDULABLE: &str = "Unschedulable";
@@ -67,7 +67,7 @@ impl Scheduler {
                         let message = explain(snapshot.nodes.len(), &[verdict]);
                         let error = FitError {
                             message,
-                            rejected_by: vec![plugin.name()],
+                            rejected_by: vec![Rejection { plugin: plugin.name(), resolvable: true }],
                             preemption: PostFilterResult::default(),
                         };
                         return self.reject(pod, error);

@@ -123,8 +123,8 @@ fn note_progress(status: &mut DeploymentStatus, rollout: &Rollout, deadline: i32
         set(status, condition(PROGRESSING, "True", NEW_RS_AVAILABLE, message, now));
     } else if is_progressing(&before, status) {
         let mut progress = condition(PROGRESSING, "True", REPLICA_SET_UPDATED, format!("{what} is progressing."), now);
-        if let Some(current) = current.filter(|current| current.status == "True") {
-            progress.last_transition_time = current.last_transition_time;
+        if let Some(current) = current.as_ref().filter(|current| current.status == "True") {
+            progress.last_transition_time = current.last_transition_time.clone();
         }
         // Replaced even when equal: its update time is what the deadline counts from.
         remove(status, PROGRESSING);
@@ -132,11 +132,9 @@ fn note_progress(status: &mut DeploymentStatus, rollout: &Rollout, deadline: i32
     } else if is_timed_out(status, deadline, now) {
         let message = format!("{what} has timed out progressing.");
         set(status, condition(PROGRESSING, "False", TIMED_OUT, message, now));
-    } else if current.is_none() {
-        if let Some(new) = &rollout.new {
-            let message = format!("Found new replica set \"{}\"", meta::name(&**new));
-            set(status, condition(PROGRESSING, "True", FOUND_NEW_RS, message, now));
-        }
+    } else if let (None, Some(new)) = (&current, &rollout.new) {
+        let message = format!("Found new replica set \"{}\"", meta::name(&**new));
+        set(status, condition(PROGRESSING, "True", FOUND_NEW_RS, message, now));
     }
 }
 

@@ -16,6 +16,10 @@ fn pod(name: &str, priority: i32, gated: bool) -> Arc<PodInfo> {
     Arc::new(PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
 }
 
+fn fit() -> Vec<Rejection> {
+    vec![Rejection { plugin: "Fit", resolvable: true }]
+}
+
 async fn next(queue: &Queue) -> Option<String> {
     let popped = tokio::time::timeout(Duration::from_millis(1), queue.pop()).await.ok()?;
     Some(popped.pod.name().to_owned())
@@ -38,11 +42,21 @@ async fn only_events_that_can_help_bring_a_rejected_pod_back() {
     let queue = queue();
     queue.set(pod("a", 0, false));
     next(&queue).await;
-    queue.unschedulable("a", vec!["Fit"]);
+    queue.unschedulable("a", fit());
     queue.on(Event::NodeLabels);
     assert_eq!(next(&queue).await, None);
     queue.on(Event::AssignedPodDeleted);
     assert_eq!(next(&queue).await.as_deref(), Some("a"), "back-off is cut short when nothing else waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fits_on_no_empty_node_is_not_tried_again_when_pods_leave() {
+    let queue = queue();
+    queue.set(pod("a", 0, false));
+    next(&queue).await;
+    queue.unschedulable("a", vec![Rejection { plugin: "Fit", resolvable: false }]);
+    queue.on(Event::AssignedPodDeleted);
+    assert_eq!(next(&queue).await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,7 +65,7 @@ async fn an_event_during_the_attempt_is_not_missed() {
     queue.set(pod("a", 0, false));
     next(&queue).await;
     queue.on(Event::AssignedPodDeleted);
-    queue.unschedulable("a", vec!["Fit"]);
+    queue.unschedulable("a", fit());
     assert_eq!(next(&queue).await.as_deref(), Some("a"));
 }
 
@@ -64,7 +78,7 @@ async fn errors_wait_out_their_backoff_and_lost_events_are_caught_up() {
     assert_eq!(next(&queue).await, None);
     tokio::time::advance(INITIAL_BACKOFF).await;
     assert_eq!(next(&queue).await.as_deref(), Some("a"));
-    queue.unschedulable("a", vec!["Fit"]);
+    queue.unschedulable("a", fit());
     tokio::time::advance(MAX_UNSCHEDULABLE).await;
     assert_eq!(next(&queue).await.as_deref(), Some("a"));
 }
@@ -76,7 +90,7 @@ async fn gated_pods_wait_for_their_gates_and_changed_pods_are_tried_again() {
     assert_eq!(next(&queue).await, None);
     queue.set(pod("a", 0, false));
     assert_eq!(next(&queue).await.as_deref(), Some("a"));
-    queue.unschedulable("a", vec!["Fit"]);
+    queue.unschedulable("a", fit());
     queue.set(pod("a", 0, false));
     assert_eq!(next(&queue).await, None, "nothing it asks for has changed");
     queue.set(pod("a", 1, false));
