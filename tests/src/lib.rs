@@ -5,9 +5,11 @@
 mod cluster;
 mod leaks;
 mod probe;
+mod processes;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
 pub use leaks::Leaks;
+pub use processes::{Process, output, run};
 pub use probe::{Load, dns_a, hello_pids, http_get};
 
 use std::time::{Duration, Instant};

@@ -104,7 +104,9 @@ pub(crate) fn store_error(error: StoreError) -> ApiError {
              without the continue parameter.",
         ),
         StoreError::TooLarge { .. } => ApiError::too_large(error.to_string()),
-        StoreError::Poisoned(_) | StoreError::Closed => ApiError::unavailable(error.to_string()),
+        StoreError::Poisoned(_) | StoreError::Closed | StoreError::Unavailable(_) => {
+            ApiError::unavailable(error.to_string())
+        }
         other => ApiError::internal(other),
     }
 }

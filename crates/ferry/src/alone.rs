@@ -10,14 +10,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli;
+use crate::{cli, etcd};
 use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::{self, Identity};
 
 /// Fires on Ctrl-C or SIGTERM.
-fn until_signalled() -> Result<CancellationToken> {
+pub(crate) fn until_signalled() -> Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let drain = CancellationToken::new();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -42,20 +42,25 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn authorities(path: &Path) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn authorities(path: &Path) -> Result<Vec<Vec<u8>>> {
     let text = read(path)?;
     CertificateDer::pem_slice_iter(text.as_bytes())
         .map(|certificate| Ok(certificate.with_context(|| format!("{} is not PEM", path.display()))?.as_ref().to_vec()))
         .collect()
 }
 
-fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
+pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
     Ok(Identity { certificate: read(certificate)?, key: read(key)? })
 }
 
 pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
     let listener = control_plane::bind((options.bind_address, options.secure_port)).await?;
-    let store = control_plane::open_store(&options.store_dir)?;
+    let drain = until_signalled()?;
+    let embedded = options.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;
+    let store: Arc<dyn store::Store> = match &embedded {
+        Some(store) => store.clone(),
+        None => etcd::connect(&options, drain.clone()).await?,
+    };
     let kubelet_ca = options.kubelet_certificate_authority.as_deref().unwrap_or(&options.client_ca_file);
     let settings = Settings {
         listen: (options.bind_address, options.secure_port),
@@ -69,10 +74,11 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         serving: identity(&options.tls_cert_file, &options.tls_private_key_file)?,
         kubelet_client: identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?,
     };
-    let drain = until_signalled()?;
-    let handle = control_plane::start(settings, store.clone(), listener, drain).await?;
+    let handle = control_plane::start(settings, store, listener, drain).await?;
     handle.serving.await?;
-    store.close().await;
+    if let Some(store) = embedded {
+        store.close().await;
+    }
     Ok(())
 }
 

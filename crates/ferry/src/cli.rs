@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Proxy(Proxy),
     /// The container runtime alone: CRI v1 on a unix socket
     Runtime(Runtime),
+    /// The store alone: etcd's v3 API on the embedded engine
+    Store(Store),
     /// Cluster DNS, as it runs in its pod
     Dns(Dns),
     /// Make the certificates and kubeconfigs that components need to run alone
@@ -82,9 +84,18 @@ pub(crate) struct Up {
 
 #[derive(Args, Clone)]
 pub(crate) struct Apiserver {
-    /// Where the embedded store lives
+    /// Where the embedded store lives, if no etcd is named
     #[arg(long, default_value = "/var/lib/ferry/store")]
     pub(crate) store_dir: PathBuf,
+    /// An etcd cluster, or `ferry store`: `https://host:2379`, `unix:///path`
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) etcd_servers: Vec<String>,
+    #[arg(long)]
+    pub(crate) etcd_cafile: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) etcd_certfile: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) etcd_keyfile: Option<PathBuf>,
     #[arg(long, default_value = "0.0.0.0")]
     pub(crate) bind_address: IpAddr,
     #[arg(long, default_value_t = 6443)]
@@ -198,6 +209,23 @@ pub(crate) struct Runtime {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value = SERVICE_CIDR)]
     pub(crate) service_cluster_ip_range: String,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct Store {
+    #[arg(long, default_value = "/var/lib/ferry/store")]
+    pub(crate) data_dir: PathBuf,
+    /// `http://127.0.0.1:2379`, `https://0.0.0.0:2379`, `unix:///run/ferry/etcd.sock`; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "http://127.0.0.1:2379")]
+    pub(crate) listen_client_urls: Vec<String>,
+    /// For https
+    #[arg(long)]
+    pub(crate) cert_file: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Clients must show a certificate of this authority
+    #[arg(long)]
+    pub(crate) trusted_ca_file: Option<PathBuf>,
 }
 
 #[derive(Args, Clone)]

@@ -88,19 +88,26 @@ fn client_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<Client
 }
 
 /// A server for the kubelet's port: only clients with a certificate of ours get through the handshake.
-pub(crate) fn kubelet_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<ServerConfig>> {
+pub(crate) fn kubelet_tls(clients: &[Vec<u8>], identity: &Identity) -> Result<Arc<ServerConfig>> {
+    serving_tls(clients, identity, &[b"http/1.1"])
+}
+
+/// A server that insists on a client certificate of `clients`, if there are any.
+pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: &Identity, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>> {
     let mut roots = RootCertStore::empty();
-    for authority in authorities {
+    for authority in clients {
         roots.add(CertificateDer::from(authority.clone()))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier =
-        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(identity.chain()?, identity.private_key()?)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = if clients.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut config = builder.with_single_cert(identity.chain()?, identity.private_key()?)?;
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
 }
 

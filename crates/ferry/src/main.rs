@@ -6,6 +6,7 @@ mod certs;
 mod cli;
 mod cluster;
 mod control_plane;
+mod etcd;
 mod hello;
 mod image;
 mod kubeconfig;
@@ -54,6 +55,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Kubelet(options) => alone::kubelet(options).await,
         Command::Proxy(options) => alone::proxy(options).await,
         Command::Runtime(options) => alone::runtime(options).await,
+        Command::Store(options) => etcd::run(options).await,
         Command::Dns(options) => alone::dns(options).await,
         Command::Certs(options) => certs::run(&options),
         Command::Image(options) => image::run(options).await,

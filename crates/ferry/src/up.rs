@@ -110,6 +110,8 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     write_kubeconfig(options, &pki)?;
 
     let mut control = Vec::new();
+    let etcd_socket = crate::etcd::unix(&data.join("run/etcd.sock"))?;
+    control.push(supervise("etcd API", store::etcd::serve(store.clone(), vec![etcd_socket], control_drain.clone())));
     let server = &api.server;
     let manager = client_for(server, "system:kube-controller-manager", &[]);
     let config = controllers::Config {

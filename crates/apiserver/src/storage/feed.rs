@@ -70,7 +70,8 @@ impl Feed {
     pub(crate) async fn run(self: Arc<Self>, drain: CancellationToken) {
         while !drain.is_cancelled() {
             let from = *self.applied.borrow() + 1;
-            let watch = self.store.watch(PREFIX.into(), Some(after_prefix()), from).await;
+            // Of every key, not only ours: on a store that is shared with others, each revision must still be seen to pass.
+            let watch = self.store.watch(EVERYTHING, Some(EVERYTHING), from).await;
             let broken = match watch {
                 Ok(watch) => tokio::select! {
                     broken = self.follow(watch) => broken,
@@ -160,6 +161,9 @@ impl Feed {
         self.applied.subscribe()
     }
 }
+
+/// The first possible key, and as an end: no end.
+const EVERYTHING: Bytes = Bytes::from_static(b"\0");
 
 fn after_prefix() -> Bytes {
     Bytes::from_static(b"/registry0")

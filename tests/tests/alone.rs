@@ -1,0 +1,132 @@
+//! Every component as a process of its own, and the same flow through all of them; on our runtime, and on containerd.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{Leaks, Process, eventually, ferry_binary, http_get, run};
+
+const PORT: &str = "16443";
+
+/// Components by hand: what `ferry up` does in one process.
+struct Parts {
+    dir: PathBuf,
+    processes: Vec<Process>,
+}
+
+impl Parts {
+    fn new(dir: &Path) -> Result<Self> {
+        let server = format!("https://127.0.0.1:{PORT}");
+        run(&ferry_binary().display().to_string(), &["certs", &dir.display().to_string(), "--server", &server, "--node-name", "node-a"])?;
+        Ok(Self { dir: dir.to_owned(), processes: Vec::new() })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn start(&mut self, name: &str, arguments: &[&str]) -> Result<()> {
+        let mut all = vec![name];
+        all.extend(arguments);
+        let process = Process::ferry(&all, &self.dir.join(format!("{name}.log")))?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let config = self.path("admin.conf");
+        let mut all = vec!["--kubeconfig", config.as_str()];
+        all.extend(arguments);
+        run("kubectl", &all)
+    }
+
+    fn control_plane(&mut self) -> Result<()> {
+        let socket = format!("unix://{}", self.path("etcd.sock"));
+        let (store, pki) = (self.path("store"), self.path("pki"));
+        self.start("store", &["--data-dir", &store, "--listen-client-urls", &socket])?;
+        eventually("the store listens", Duration::from_secs(10), || Ok(Path::new(&self.path("etcd.sock")).exists().then_some(())))?;
+        let file = |name: &str| format!("{pki}/{name}");
+        self.start(
+            "apiserver",
+            &[
+                "--etcd-servers", &socket, "--secure-port", PORT,
+                "--tls-cert-file", &file("apiserver.crt"), "--tls-private-key-file", &file("apiserver.key"),
+                "--client-ca-file", &file("ca.crt"),
+                "--kubelet-client-certificate", &file("apiserver-kubelet-client.crt"),
+                "--kubelet-client-key", &file("apiserver-kubelet-client.key"),
+                "--service-account-signing-key-file", &file("sa.key"),
+            ],
+        )?;
+        eventually("the API server is ready", Duration::from_secs(20), || Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok()))?;
+        let (manager, scheduler, proxy) = (self.path("controller-manager.conf"), self.path("scheduler.conf"), self.path("proxy.conf"));
+        self.start("controller-manager", &["--kubeconfig", &manager, "--root-ca-file", &file("ca.crt")])?;
+        self.start("scheduler", &["--kubeconfig", &scheduler])?;
+        self.start("proxy", &["--kubeconfig", &proxy, "--hostname-override", "node-a"])
+    }
+
+    fn kubelet(&mut self, endpoint: &str) -> Result<()> {
+        let pki = self.path("pki");
+        let file = |name: &str| format!("{pki}/{name}");
+        let (config, root, logs) = (self.path("kubelet.conf"), self.path("kubelet"), self.path("pod-logs"));
+        self.start(
+            "kubelet",
+            &[
+                "--kubeconfig", &config, "--container-runtime-endpoint", endpoint, "--root-dir", &root, "--pod-logs-dir", &logs,
+                "--hostname-override", "node-a", "--client-ca-file", &file("ca.crt"),
+                "--tls-cert-file", &file("kubelet.crt"), "--tls-private-key-file", &file("kubelet.key"),
+            ],
+        )
+    }
+
+    /// Deployment to answering Service, then everything gone again.
+    fn flow(&self, image: &str) -> Result<()> {
+        eventually("the node is ready", Duration::from_secs(20), || {
+            Ok(self.kubectl(&["wait", "--for=condition=Ready", "node/node-a", "--timeout=10s"]).ok())
+        })?;
+        self.kubectl(&["create", "deployment", "hello", "--image", image, "--replicas=2", "--port=8080"])?;
+        self.kubectl(&["rollout", "status", "deployment/hello", "--timeout=60s"])?;
+        self.kubectl(&["expose", "deployment", "hello", "--port=80", "--target-port=8080"])?;
+        let address = self.kubectl(&["get", "service", "hello", "-o", "jsonpath={.spec.clusterIP}"])?;
+        let address = SocketAddr::from((address.parse::<std::net::IpAddr>()?, 80));
+        let text = eventually("the service answers", Duration::from_secs(10), || Ok(http_get(address).ok()))?;
+        ensure!(text.contains("Hello from hello-"), "{text}");
+        let pod = self.kubectl(&["get", "pods", "-l", "app=hello", "-o", "jsonpath={.items[0].metadata.name}"])?;
+        let logs = self.kubectl(&["logs", &pod])?;
+        ensure!(logs.contains("listening on"), "{logs}");
+        let version = self.kubectl(&["exec", &pod, "--", "/ferry", "--version"])?;
+        ensure!(version.starts_with("ferry "), "{version}");
+        self.kubectl(&["delete", "deployment,service", "hello"])?;
+        self.kubectl(&["wait", "--for=delete", "pod", "-l", "app=hello", "--timeout=60s"])?;
+        Ok(())
+    }
+
+    fn stop(mut self) -> Result<()> {
+        for process in &mut self.processes {
+            process.is_running()?;
+        }
+        while let Some(process) = self.processes.pop() {
+            drop(process);
+        }
+        let ferry = ferry_binary().display().to_string();
+        run(&ferry, &["proxy", "--kubeconfig", "none", "--cleanup"])?;
+        Ok(())
+    }
+}
+
+#[test]
+fn every_component_runs_alone() -> Result<()> {
+    let dir = tempfile::tempdir_in("/var/tmp")?;
+    let leaks = Leaks::watch(dir.path());
+    let mut parts = Parts::new(dir.path())?;
+    parts.control_plane()?;
+    let (root, socket) = (parts.path("runtime"), parts.path("runtime.sock"));
+    parts.start("runtime", &["--root", &root, "--listen", &socket])?;
+    eventually("the runtime listens", Duration::from_secs(10), || Ok(Path::new(&socket).exists().then_some(())))?;
+    parts.kubelet(&format!("unix://{socket}"))?;
+    parts.flow("ferry.local/hello:0.1.0")?;
+    parts.stop()?;
+    // The bridge stays, as any CNI's does: the next runtime adopts it.
+    let _ = run("ip", &["link", "delete", "ferry0"]);
+    leaks.none_since().context("after every component ended")
+}
