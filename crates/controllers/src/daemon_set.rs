@@ -142,13 +142,15 @@ impl Reconciler for DaemonSets {
         let current = history::record(&self.client, &known, &*set, &spec.template, &labels, collisions).await?;
         let hash = history::hash(&current).to_owned();
 
+        // Asked before the pods are: what the cache shows later may fulfil it, but is not what the plan saw.
+        let trusted = self.expectations.satisfied(key);
         let all = pod::candidates(&self.pods, &key.namespace, meta::uid(&*set));
         let pods = claim::claim(&self.client, &*set, &selector, all).await?;
         let nodes = self.nodes.list();
         let by_node = plan::by_node(&pods);
         let now = Timestamp::now();
         let mut retry = None;
-        if self.expectations.satisfied(key) {
+        if trusted {
             let plan = plan::plan(&set, &nodes, &by_node, &hash, now);
             retry = self.act(key, &set, plan, &hash).await?;
         }

@@ -257,7 +257,9 @@ impl Deployments {
             return Ok(());
         }
         base.status = Some(wanted);
-        api.replace_status(meta::name(cached), &PostParams::default(), &base).await?;
-        Ok(())
+        match api.replace_status(meta::name(cached), &PostParams::default(), &base).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()), // Deleted meanwhile.
+            other => Ok(other.map(drop)?),
+        }
     }
 }

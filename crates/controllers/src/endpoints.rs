@@ -67,6 +67,8 @@ impl Reconciler for Endpoints {
             Some(_) => drop(api.replace(&key.name, &PostParams::default(), &wanted).await?),
             None => match api.create(&PostParams::default(), &wanted).await {
                 Err(error) if pod_control::is_namespace_terminating(&error) => (),
+                // The cache is behind; the watch brings what is there.
+                Err(kube::Error::Api(status)) if status.code == 409 => (),
                 other => drop(other?),
             },
         }

@@ -95,6 +95,8 @@ impl Reconciler for Jobs {
             self.recorder.warning(&reference(&*job), "Unsupported", message);
             return Ok(Next::OnChange);
         }
+        // Asked before the pods are: what the cache shows later may fulfil it, but is not what the plan saw.
+        let trusted = self.expectations.satisfied(key);
         let pods = self.pods.by_index(pod::BY_CONTROLLER, meta::uid(&*job));
         let now = Timestamp::now();
         let plan = plan::plan(&job, &pods, now);
@@ -110,7 +112,7 @@ impl Reconciler for Jobs {
             }
         }
         self.release(&plan.release).await?;
-        if self.expectations.satisfied(key) {
+        if trusted {
             self.act(key, &job, plan.create, plan.delete).await?;
         }
         Ok(plan.next.map_or(Next::OnChange, Next::After))

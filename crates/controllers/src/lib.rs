@@ -30,6 +30,8 @@ mod service_account;
 mod taint_eviction;
 mod written;
 
+use std::time::Duration;
+
 use client::{Drain, Informers};
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -39,6 +41,10 @@ use tokio::task::JoinSet;
 
 use crate::controller::Context;
 use crate::node_ipam::NodeCidrs;
+
+/// Work in flight ends by itself in milliseconds, unless the API server is gone already.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a controller manager is started with.
 pub struct Config {
@@ -87,10 +93,24 @@ pub async fn run(
         controllers.into_iter().for_each(|controller| drop(running.spawn(controller)));
         ready();
     }
-    while let Some(ended) = running.join_next().await {
-        ended?;
+    let ended = async {
+        while let Some(ended) = running.join_next().await {
+            ended?;
+        }
+        Ok::<_, RunError>(())
+    };
+    let overdue = async {
+        lost.cancelled().await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
+    };
+    tokio::select! {
+        ended = ended => ended?,
+        () = overdue => tracing::warn!("work in flight was given up, the API server does not answer"),
     }
-    leadership.release().await;
+    running.shutdown().await;
+    if tokio::time::timeout(RELEASE_TIMEOUT, leadership.release()).await.is_err() {
+        tracing::debug!("lease not released, it will run out");
+    }
     if drain.is_cancelled() { Ok(()) } else { Err(RunError::LeadershipLost) }
 }
 

@@ -12,15 +12,20 @@ mod resources;
 mod schedule;
 mod watch;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use client::{Drain, Informers, Recorder};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use std::sync::Arc;
 
 use crate::cache::Cache;
 use crate::queue::Queue;
 use crate::schedule::Scheduler;
 
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
+/// The API server may be gone before the lease is given back.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a scheduler is started with.
 #[derive(Clone, Debug)]
@@ -69,6 +74,8 @@ pub async fn run(
         ready();
         lost.run_until_cancelled(scheduler.run()).await;
     }
-    leadership.release().await;
+    if tokio::time::timeout(RELEASE_TIMEOUT, leadership.release()).await.is_err() {
+        tracing::debug!("lease not released, it will run out");
+    }
     if drain.is_cancelled() { Ok(()) } else { Err(RunError::LeadershipLost) }
 }
