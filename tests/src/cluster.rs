@@ -117,7 +117,13 @@ impl Cluster {
 
     /// Starts kubectl and leaves it running.
     pub fn kubectl_spawn(&self, arguments: &[&str]) -> Result<Child> {
-        Ok(self.kubectl_command().args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+        Ok(self
+            .kubectl_command()
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?)
     }
 
     /// `kubectl apply -f -`

@@ -9,8 +9,8 @@ mod processes;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
 pub use leaks::Leaks;
-pub use processes::{Process, output, run};
 pub use probe::{Load, dns_a, hello_pids, http_get};
+pub use processes::{Process, output, run};
 
 use std::time::{Duration, Instant};
 

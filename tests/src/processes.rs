@@ -69,5 +69,9 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
 
 /// Runs a command, whatever comes of it.
 pub fn output(program: &str, arguments: &[&str]) -> Result<Output> {
-    Command::new(program).args(arguments).stdin(Stdio::null()).output().with_context(|| format!("{program}: install it"))
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("{program}: install it"))
 }

@@ -18,7 +18,10 @@ struct Parts {
 impl Parts {
     fn new(dir: &Path) -> Result<Self> {
         let server = format!("https://127.0.0.1:{PORT}");
-        run(&ferry_binary().display().to_string(), &["certs", &dir.display().to_string(), "--server", &server, "--node-name", "node-a"])?;
+        run(
+            &ferry_binary().display().to_string(),
+            &["certs", &dir.display().to_string(), "--server", &server, "--node-name", "node-a"],
+        )?;
         Ok(Self { dir: dir.to_owned(), processes: Vec::new() })
     }
 
@@ -45,21 +48,36 @@ impl Parts {
         let socket = format!("unix://{}", self.path("etcd.sock"));
         let (store, pki) = (self.path("store"), self.path("pki"));
         self.start("store", &["--data-dir", &store, "--listen-client-urls", &socket])?;
-        eventually("the store listens", Duration::from_secs(10), || Ok(Path::new(&self.path("etcd.sock")).exists().then_some(())))?;
+        eventually("the store listens", Duration::from_secs(10), || {
+            Ok(Path::new(&self.path("etcd.sock")).exists().then_some(()))
+        })?;
         let file = |name: &str| format!("{pki}/{name}");
         self.start(
             "apiserver",
             &[
-                "--etcd-servers", &socket, "--secure-port", PORT,
-                "--tls-cert-file", &file("apiserver.crt"), "--tls-private-key-file", &file("apiserver.key"),
-                "--client-ca-file", &file("ca.crt"),
-                "--kubelet-client-certificate", &file("apiserver-kubelet-client.crt"),
-                "--kubelet-client-key", &file("apiserver-kubelet-client.key"),
-                "--service-account-signing-key-file", &file("sa.key"),
+                "--etcd-servers",
+                &socket,
+                "--secure-port",
+                PORT,
+                "--tls-cert-file",
+                &file("apiserver.crt"),
+                "--tls-private-key-file",
+                &file("apiserver.key"),
+                "--client-ca-file",
+                &file("ca.crt"),
+                "--kubelet-client-certificate",
+                &file("apiserver-kubelet-client.crt"),
+                "--kubelet-client-key",
+                &file("apiserver-kubelet-client.key"),
+                "--service-account-signing-key-file",
+                &file("sa.key"),
             ],
         )?;
-        eventually("the API server is ready", Duration::from_secs(20), || Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok()))?;
-        let (manager, scheduler, proxy) = (self.path("controller-manager.conf"), self.path("scheduler.conf"), self.path("proxy.conf"));
+        eventually("the API server is ready", Duration::from_secs(20), || {
+            Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok())
+        })?;
+        let (manager, scheduler, proxy) =
+            (self.path("controller-manager.conf"), self.path("scheduler.conf"), self.path("proxy.conf"));
         self.start("controller-manager", &["--kubeconfig", &manager, "--root-ca-file", &file("ca.crt")])?;
         self.start("scheduler", &["--kubeconfig", &scheduler])?;
         self.start("proxy", &["--kubeconfig", &proxy, "--hostname-override", "node-a"])
@@ -72,9 +90,22 @@ impl Parts {
         self.start(
             "kubelet",
             &[
-                "--kubeconfig", &config, "--container-runtime-endpoint", endpoint, "--root-dir", &root, "--pod-logs-dir", &logs,
-                "--hostname-override", "node-a", "--client-ca-file", &file("ca.crt"),
-                "--tls-cert-file", &file("kubelet.crt"), "--tls-private-key-file", &file("kubelet.key"),
+                "--kubeconfig",
+                &config,
+                "--container-runtime-endpoint",
+                endpoint,
+                "--root-dir",
+                &root,
+                "--pod-logs-dir",
+                &logs,
+                "--hostname-override",
+                "node-a",
+                "--client-ca-file",
+                &file("ca.crt"),
+                "--tls-cert-file",
+                &file("kubelet.crt"),
+                "--tls-private-key-file",
+                &file("kubelet.key"),
             ],
         )
     }

@@ -76,8 +76,17 @@ fn images_come_from_archives_and_registries() -> Result<()> {
 
     let config = dir.path().join("registry.yml");
     let storage = text(&dir.path().join("registry"))?;
-    std::fs::write(&config, format!("version: 0.1\nstorage: {{filesystem: {{rootdirectory: {storage}}}}}\nhttp: {{addr: \"{REGISTRY}\"}}\n"))?;
-    let mut registry = Process::start(Path::new("/usr/bin/docker-registry"), &["serve", &text(&config)?], &dir.path().join("registry.log"))?;
+    std::fs::write(
+        &config,
+        format!(
+            "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {storage}}}}}\nhttp: {{addr: \"{REGISTRY}\"}}\n"
+        ),
+    )?;
+    let mut registry = Process::start(
+        Path::new("/usr/bin/docker-registry"),
+        &["serve", &text(&config)?],
+        &dir.path().join("registry.log"),
+    )?;
     eventually("the registry listens", Duration::from_secs(10), || {
         registry.is_running()?;
         Ok(std::net::TcpStream::connect(REGISTRY).ok().map(|_| ()))
@@ -85,7 +94,9 @@ fn images_come_from_archives_and_registries() -> Result<()> {
     let target = format!("docker://{REGISTRY}/tool:1");
     run("skopeo", &["copy", "--dest-tls-verify=false", &format!("oci-archive:{archive}"), &target])?;
     let digest = run("skopeo", &["inspect", "--tls-verify=false", "--format={{.Digest}}", &target])?;
-    for (name, image) in [("by-tag", format!("{REGISTRY}/tool:1")), ("by-digest", format!("{REGISTRY}/tool@{}", digest.trim()))] {
+    for (name, image) in
+        [("by-tag", format!("{REGISTRY}/tool:1")), ("by-digest", format!("{REGISTRY}/tool@{}", digest.trim()))]
+    {
         cluster.kubectl(&["run", name, "--image", &image])?;
         cluster.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=20s"])?;
     }

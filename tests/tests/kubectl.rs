@@ -19,14 +19,23 @@ fn kubectl_cannot_tell_the_difference() -> Result<()> {
     };
     check("get nodes -o wide", &["Ready", "INTERNAL-IP", "CONTAINER-RUNTIME", "ferry://"])?;
     check("get all -A", &["deployment.apps/ferry-dns", "service/kubernetes", "pod/ferry-dns-"])?;
-    check("create deployment web --image=ferry.local/hello:0.1.0 --replicas=2 --port=8080", &["deployment.apps/web created"])?;
+    check(
+        "create deployment web --image=ferry.local/hello:0.1.0 --replicas=2 --port=8080",
+        &["deployment.apps/web created"],
+    )?;
     check("rollout status deployment/web --timeout=30s", &["successfully rolled out"])?;
     check("expose deployment web --port=80", &["service/web exposed"])?;
     check("get pods -o wide", &["1/1", "Running", "10.244."])?;
     check("get pods -l app=web -o yaml", &["kind: Pod", "phase: Running"])?;
     check("get deployment web -o jsonpath={.status.readyReplicas}", &["2"])?;
-    check("get pods -l app=web -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName --sort-by=.metadata.name", &["NAME", "NODE", "web-"])?;
-    check("describe deployment web", &["ScalingReplicaSet", "NewReplicaSet:", "2 desired | 2 updated | 2 total | 2 available"])?;
+    check(
+        "get pods -l app=web -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName --sort-by=.metadata.name",
+        &["NAME", "NODE", "web-"],
+    )?;
+    check(
+        "describe deployment web",
+        &["ScalingReplicaSet", "NewReplicaSet:", "2 desired | 2 updated | 2 total | 2 available"],
+    )?;
     let pod = check("get pods -l app=web -o jsonpath={.items[0].metadata.name}", &["web-"])?;
     check(&format!("describe pod {pod}"), &["Successfully assigned default/", "Started"])?;
     check("describe node", &["Conditions:", "Allocatable:", "Non-terminated Pods:"])?;
@@ -70,8 +79,9 @@ fn edit(cluster: &Cluster) -> Result<()> {
 }
 
 fn apply_and_watch(cluster: &Cluster) -> Result<()> {
-    let mut watch = cluster.kubectl_spawn(&["get", "configmaps", "watched", "--watch", "--ignore-not-found"])?;
-    let manifest = |value: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: watched}}, data: {{k: {value}}}}}");
+    let mut watch = cluster.kubectl_spawn(&["get", "configmaps", "--watch"])?;
+    let manifest =
+        |value: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: watched}}, data: {{k: {value}}}}}");
     for (value, wanted) in [("a", "created"), ("a", "unchanged"), ("b", "configured")] {
         let output = cluster.apply(&manifest(value))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -62,7 +62,7 @@ impl ApiServer {
         let feed = Feed::new(store);
         let registry = Registry::builtin(&feed);
         feed.load().await?;
-        tokio::spawn(feed.clone().run(drain.clone()));
+        tokio::spawn(feed.clone().run());
         let rbac = Rbac::new(&registry);
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let server = Arc::new(Self { config, feed, registry, rbac, allocator, drain });

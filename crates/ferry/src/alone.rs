@@ -10,11 +10,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cli, etcd};
 use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::{self, Identity};
+use crate::{cli, etcd};
 
 /// Fires on Ctrl-C or SIGTERM.
 pub(crate) fn until_signalled() -> Result<CancellationToken> {
@@ -56,7 +56,8 @@ pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
 pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
     let listener = control_plane::bind((options.bind_address, options.secure_port)).await?;
     let drain = until_signalled()?;
-    let embedded = options.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;
+    let embedded =
+        options.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;
     let store: Arc<dyn store::Store> = match &embedded {
         Some(store) => store.clone(),
         None => etcd::connect(&options, drain.clone()).await?,

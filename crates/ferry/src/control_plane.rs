@@ -103,7 +103,8 @@ pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: &Identity, protocols: &
     let builder = if clients.is_empty() {
         builder.with_no_client_auth()
     } else {
-        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+        let verifier =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
         builder.with_client_cert_verifier(verifier)
     };
     let mut config = builder.with_single_cert(identity.chain()?, identity.private_key()?)?;

@@ -31,6 +31,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What runs, so that it can be stopped in order.
 struct Running {
+    api_drain: CancellationToken,
     control_drain: CancellationToken,
     node_drain: CancellationToken,
     api: control_plane::Handle,
@@ -103,9 +104,9 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
 
     let begun = Instant::now();
     let pki = Pki::open(&data.join("pki"))?;
-    let control_drain = CancellationToken::new();
+    let (api_drain, control_drain) = (CancellationToken::new(), CancellationToken::new());
     let settings = settings(options, &pki, &name, address)?;
-    let api = control_plane::start(settings, store.clone(), listener, control_drain.clone()).await?;
+    let api = control_plane::start(settings, store.clone(), listener, api_drain.clone()).await?;
     progress.done("API server", begun.elapsed(), &format!("https://127.0.0.1:{}", options.secure_port));
     write_kubeconfig(options, &pki)?;
 
@@ -169,7 +170,7 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     node_tasks.push(supervise("kubelet", kubelet.run(|| (), node_drain.clone())));
 
     addons::apply(&client_for(server, "system:admin", &["system:masters"])).await?;
-    Ok(Running { control_drain, node_drain, api, store, runtime, network, control, node: node_tasks })
+    Ok(Running { api_drain, control_drain, node_drain, api, store, runtime, network, control, node: node_tasks })
 }
 
 fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Settings> {
@@ -293,7 +294,7 @@ fn greet(options: &Up, progress: &Progress) {
     progress.line("\nCtrl-C stops it. The cluster's state stays; `ferry up` brings it back.");
 }
 
-/// Pods first, then the node, then the control plane, then the store.
+/// Pods first, then the node, then controllers and scheduler, then the API they all need, then the store.
 async fn stop(running: Running, options: &Up, progress: &Progress) {
     let begun = Instant::now();
     progress.line("\nStopping …");
@@ -319,6 +320,7 @@ async fn stop(running: Running, options: &Up, progress: &Progress) {
     for task in running.control {
         let _ = tokio::time::timeout(STOP_GRACE, task).await;
     }
+    running.api_drain.cancel();
     let _ = tokio::time::timeout(STOP_GRACE, running.api.serving).await;
     running.store.close().await;
     progress.done("stopped", begun.elapsed(), if options.keep_pods { "pods left running" } else { "" });

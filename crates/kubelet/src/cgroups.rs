@@ -188,9 +188,12 @@ fn enable_controllers(path: &Path) {
 
 fn remove_tree(path: &Path) -> Result<(), CgroupError> {
     let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
+    let mut outcome = Ok(());
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        remove_tree(&entry.path())?;
+        // One that is in use must not keep its siblings.
+        outcome = outcome.and(remove_tree(&entry.path()));
     }
+    outcome?;
     match std::fs::remove_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("cannot be removed", path)(error)),
         _ => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -9,7 +10,6 @@ use imbl::OrdMap;
 use parking_lot::RwLock;
 use store::{Batch, EventKind, Range, Store, StoreError};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::PREFIX;
 use super::cache::Cache;
@@ -66,26 +66,26 @@ impl Feed {
         Ok(all.revision)
     }
 
-    /// Follows the store until drained; loads again where the watch broke off.
-    pub(crate) async fn run(self: Arc<Self>, drain: CancellationToken) {
-        while !drain.is_cancelled() {
+    /// Follows the store until it closes; loads again where the watch broke off. It outlives the drain: whoever still
+    /// writes while the server drains must see its writes.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
             let from = *self.applied.borrow() + 1;
             // Of every key, not only ours: on a store that is shared with others, each revision must still be seen to pass.
-            let watch = self.store.watch(EVERYTHING, Some(EVERYTHING), from).await;
-            let broken = match watch {
-                Ok(watch) => tokio::select! {
-                    broken = self.follow(watch) => broken,
-                    () = drain.cancelled() => return,
-                },
+            let broken = match self.store.watch(EVERYTHING, Some(EVERYTHING), from).await {
+                Ok(watch) => self.follow(watch).await,
                 Err(error) => Some(error),
             };
             match broken {
                 None | Some(StoreError::Closed) => return,
                 Some(error) => tracing::warn!(%error, "store watch ended; loading again"),
             }
-            if let Err(error) = self.load().await {
+            while let Err(error) = self.load().await {
+                if matches!(error, StoreError::Closed) {
+                    return;
+                }
                 tracing::error!(%error, "the store cannot be read");
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                tokio::time::sleep(RELOAD_PAUSE).await;
             }
         }
     }
@@ -161,6 +161,9 @@ impl Feed {
         self.applied.subscribe()
     }
 }
+
+/// How long to leave a store alone that cannot be read.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The first possible key, and as an end: no end.
 const EVERYTHING: Bytes = Bytes::from_static(b"\0");
