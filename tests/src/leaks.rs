@@ -53,7 +53,8 @@ fn cgroups(dir: &Path, depth: usize, found: &mut BTreeSet<String>) {
         if !path.is_dir() || depth > 6 {
             continue;
         }
-        if path.display().to_string().contains("pod") {
+        // A pod's own group; the parents of all pods stay, as upstream's do.
+        if path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("pod")) {
             found.insert(format!("cgroup {}", path.display()));
         }
         cgroups(&path, depth + 1, found);

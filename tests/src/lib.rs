@@ -3,11 +3,13 @@
 //! The tests need root and use the machine's network, so they run one at a time (`cargo xtask test`).
 
 mod cluster;
+mod image;
 mod leaks;
 mod probe;
 mod processes;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
+pub use image::{archive, text};
 pub use leaks::Leaks;
 pub use probe::{Load, dns_a, hello_pids, http_get};
 pub use processes::{Process, output, run};

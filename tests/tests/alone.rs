@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Leaks, Process, eventually, ferry_binary, http_get, run};
+use e2e::{Leaks, Process, archive, eventually, ferry_binary, http_get, run, text};
 
 const PORT: &str = "16443";
 
@@ -116,7 +116,8 @@ impl Parts {
             Ok(self.kubectl(&["wait", "--for=condition=Ready", "node/node-a", "--timeout=10s"]).ok())
         })?;
         self.kubectl(&["create", "deployment", "hello", "--image", image, "--replicas=2", "--port=8080"])?;
-        self.kubectl(&["rollout", "status", "deployment/hello", "--timeout=60s"])?;
+        let rolled_out = self.kubectl(&["rollout", "status", "deployment/hello", "--timeout=30s"]);
+        rolled_out.with_context(|| self.kubectl(&["describe", "pods"]).unwrap_or_default())?;
         self.kubectl(&["expose", "deployment", "hello", "--port=80", "--target-port=8080"])?;
         let address = self.kubectl(&["get", "service", "hello", "-o", "jsonpath={.spec.clusterIP}"])?;
         let address = SocketAddr::from((address.parse::<std::net::IpAddr>()?, 80));
@@ -158,6 +159,74 @@ fn every_component_runs_alone() -> Result<()> {
     parts.flow("ferry.local/hello:0.1.0")?;
     parts.stop()?;
     // The bridge stays, as any CNI's does: the next runtime adopts it.
+    let _ = run("ip", &["link", "delete", "ferry0"]);
+    leaks.none_since().context("after every component ended")
+}
+
+/// containerd with everything of its own, and our binary as its CNI plugin.
+fn containerd(parts: &mut Parts) -> Result<String> {
+    let (bin, conf) = (parts.dir.join("cni-bin"), parts.dir.join("cni-conf"));
+    std::fs::create_dir_all(&bin)?;
+    std::fs::create_dir_all(&conf)?;
+    for name in ["ferry", "loopback"] {
+        std::fs::copy(ferry_binary(), bin.join(name))?;
+    }
+    let state = parts.path("cni-state");
+    std::fs::write(
+        conf.join("10-ferry.conf"),
+        format!(
+            r#"{{"cniVersion": "1.0.0", "name": "ferry", "type": "ferry", "podCidr": "10.244.0.0/24", "clusterCidr": "10.244.0.0/16", "serviceCidr": "10.96.0.0/16", "stateDir": "{state}"}}"#
+        ),
+    )?;
+    let (root, run_dir, socket) =
+        (parts.path("containerd"), parts.path("containerd-run"), parts.path("containerd.sock"));
+    let config = parts.dir.join("containerd.toml");
+    std::fs::write(
+        &config,
+        format!(
+            r#"version = 2
+root = "{root}"
+state = "{run_dir}"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs"]
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "example.com/pause:1"
+stream_server_address = "127.0.0.1"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{}"
+conf_dir = "{}"
+"#,
+            bin.display(),
+            conf.display()
+        ),
+    )?;
+    let log = parts.dir.join("containerd.log");
+    parts.processes.push(Process::start(Path::new("/usr/bin/containerd"), &["--config", &text(&config)?], &log)?);
+    eventually("containerd listens", Duration::from_secs(20), || {
+        Ok(run("ctr", &["--address", &socket, "version"]).ok())
+    })?;
+    for (name, arguments) in
+        [("example.com/pause:1", ["tool", "pause"].as_slice()), ("example.com/hello:1", &["hello"])]
+    {
+        let file = archive(&parts.dir, name, arguments)?;
+        run("ctr", &["--address", &socket, "--namespace", "k8s.io", "images", "import", &file])?;
+    }
+    Ok(format!("unix://{socket}"))
+}
+
+/// The kubelet knows only CRI: the same pods, on Debian's containerd.
+#[test]
+fn the_kubelet_runs_pods_on_containerd() -> Result<()> {
+    let dir = tempfile::tempdir_in("/var/tmp")?;
+    let leaks = Leaks::watch(dir.path());
+    let mut parts = Parts::new(dir.path())?;
+    let endpoint = containerd(&mut parts)?;
+    parts.control_plane()?;
+    parts.kubelet(&endpoint)?;
+    parts.flow("example.com/hello:1")?;
+    parts.stop()?;
     let _ = run("ip", &["link", "delete", "ferry0"]);
     leaks.none_since().context("after every component ended")
 }

@@ -25,6 +25,7 @@ use crate::convert;
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
+use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 
 pub(crate) async fn answer(
@@ -33,7 +34,6 @@ pub(crate) async fn answer(
     context: &Context,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    check_scope(served, context)?;
     match special::answer(server, served, context, body).await? {
         special::Outcome::Done(response) => Ok(response),
         special::Outcome::Generic(body) => generic(server, served, context, body).await,
@@ -73,10 +73,12 @@ async fn generic(
     }
 }
 
-/// A namespaced resource is written in a namespace, a cluster-scoped one is never in one.
-fn check_scope(served: &Served, context: &Context) -> Result<(), ApiError> {
-    let info = &context.info;
-    let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
+/// A namespaced resource is written in a namespace, a cluster-scoped one is never in one: authorization was decided on
+/// the namespace in the path.
+pub(crate) fn check_scope(served: &Served, info: &RequestInfo) -> Result<(), ApiError> {
+    // A namespace's own path names it twice over.
+    let own_path = info.resource == "namespaces" && info.namespace == info.name;
+    let in_namespace = !info.namespace.is_empty() && !own_path;
     let needs_one = served.info.namespaced && !matches!(info.verb, "list" | "watch" | "deletecollection");
     match (served.info.namespaced, in_namespace) {
         (false, true) => Err(ApiError::no_such_resource()),

@@ -100,6 +100,7 @@ impl ApiServer {
         let info = &context.info;
         let served = self.registry.find(&info.group, &info.version, &info.resource);
         let served = served.ok_or_else(ApiError::no_such_resource)?.clone();
+        handlers::check_scope(&served, info)?;
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, context, request).await;
         }

@@ -33,7 +33,7 @@ impl RequestInfo {
             return info;
         }
         let mut old_watch = false;
-        if let ["watch", after @ ..] = rest {
+        if let (["watch", after @ ..], "get") = (rest, plain_verb) {
             (old_watch, rest) = (true, after);
         }
         info.group = group.to_owned();
@@ -59,7 +59,7 @@ impl RequestInfo {
             info.namespace.clear();
         }
         info.verb = match (plain_verb, info.name.is_empty()) {
-            _ if old_watch => "watch",
+            _ if old_watch && info.subresource.is_empty() => "watch",
             ("get", true) if watch => "watch",
             ("get", true) => "list",
             ("delete", true) => "deletecollection",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ::http::{Request, Response};
 use api::ApiError;
 
+use crate::auth;
 use crate::http::Body;
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -25,6 +26,11 @@ pub(crate) async fn answer(
     context: &Context,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
+    if matches!(context.info.subresource.as_str(), "exec" | "attach" | "portforward") {
+        // A WebSocket begins with a GET; running something in a pod is still not reading.
+        let wanted = RequestInfo { verb: "create", ..context.info.clone() };
+        auth::authorize(server, &context.user, &wanted)?;
+    }
     server.feed.current().await.map_err(crate::server::store_error)?;
     let target = target::of(server, context)?;
     connect::forward(&server.config.kubelet, &target, request).await

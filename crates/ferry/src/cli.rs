@@ -291,6 +291,8 @@ pub(crate) enum Tool {
     Fetch(Fetch),
     /// Copy standard input to standard output
     Echo,
+    /// Do nothing until told to stop: the sandbox container of runtimes that need one
+    Pause,
 }
 
 #[derive(Args, Clone)]

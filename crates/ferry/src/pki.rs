@@ -181,5 +181,6 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
         .open(&temporary)
         .with_context(|| format!("cannot write {}", temporary.display()))?;
     file.write_all(text.as_bytes())?;
+    file.sync_all()?;
     std::fs::rename(&temporary, path).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -31,6 +31,10 @@ pub(crate) async fn run(tool: Tool) -> Result<()> {
             std::io::copy(&mut std::io::stdin(), &mut std::io::stdout())?;
             Ok(())
         }
+        Tool::Pause => {
+            crate::alone::until_signalled()?.cancelled().await;
+            Ok(())
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Attachment, Config, Ipv4Prefix, NetworkError, PodNetwork, PortMapping};
+use crate::{Attachment, Config, Ipv4Prefix, NetworkError, PodNetwork, PortMapping, netns};
 
 const VERSIONS: [&str; 3] = ["0.3.1", "0.4.0", "1.0.0"];
 const LATEST: &str = "1.0.0";
@@ -88,6 +88,9 @@ fn call(env: &impl Fn(&str) -> Option<String>, input: &str) -> Result<Option<Val
     if command == "VERSION" {
         return Ok(Some(json!({ "cniVersion": LATEST, "supportedVersions": VERSIONS })));
     }
+    if is_loopback(input) {
+        return loopback(&command, &wanted);
+    }
     let conf: NetConf = serde_json::from_str(input)
         .map_err(|error| failure(DECODE_FAILURE, "cannot decode network configuration", &error))?;
     if !VERSIONS.contains(&conf.cni_version.as_str()) {
@@ -113,6 +116,27 @@ fn call(env: &impl Fn(&str) -> Option<String>, input: &str) -> Result<Option<Val
     }
 }
 
+/// Runtimes call a plugin named `loopback` before the real one; installed under that name, ours serves as both.
+fn is_loopback(input: &str) -> bool {
+    let conf: Option<Value> = serde_json::from_str(input).ok();
+    conf.is_some_and(|conf| conf.get("type").is_some_and(|kind| kind == "loopback"))
+}
+
+fn loopback(command: &str, wanted: &impl Fn(&str) -> Result<String, Failure>) -> Result<Option<Value>, Failure> {
+    if command != "ADD" {
+        return Ok(None); // The interface goes with its namespace.
+    }
+    let path = PathBuf::from(wanted("CNI_NETNS")?);
+    let sandbox = path.display().to_string();
+    blocking(async move || netns::inside(&path, netns::open(&path)?, async |links| links.up("lo").await).await)?;
+    Ok(Some(json!({
+        "cniVersion": LATEST,
+        "interfaces": [{ "name": "lo", "mac": "00:00:00:00:00:00", "sandbox": sandbox }],
+        "ips": [{ "address": "127.0.0.1/8", "interface": 0 }],
+        "dns": {},
+    })))
+}
+
 fn config(conf: NetConf) -> Result<Config, Failure> {
     let prefix =
         |text: &str| text.parse::<Ipv4Prefix>().map_err(|error| failure(INVALID_CONFIG, "invalid network", &error));
@@ -125,15 +149,19 @@ fn config(conf: NetConf) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// On a thread of its own: the caller may have an async runtime already.
 fn run<T: Send>(
     config: Config,
     work: impl AsyncFnOnce(&PodNetwork) -> Result<T, NetworkError> + Send,
 ) -> Result<T, Failure> {
+    blocking(async move || work(&PodNetwork::open(config).await?).await)
+}
+
+/// On a thread of its own: the caller may have an async runtime already.
+fn blocking<T: Send>(work: impl AsyncFnOnce() -> Result<T, NetworkError> + Send) -> Result<T, Failure> {
     let run = || {
         let started = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = started.map_err(|error| failure(IO_FAILURE, "cannot start", &error))?;
-        let outcome = runtime.block_on(async { work(&PodNetwork::open(config).await?).await });
+        let outcome = runtime.block_on(work());
         outcome.map_err(|error| failure(NETWORK_FAILURE, &error.to_string(), &causes(&error)))
     };
     let panicked = |_| Err(failure(NETWORK_FAILURE, "the plugin panicked", &""));

@@ -6,6 +6,10 @@ use super::PatchError;
 
 /// More operations than any honest client sends, as upstream limits it.
 const MAX_OPERATIONS: usize = 10_000;
+/// What `copy` may add up to: copies of copies double.
+const MAX_COPIED: usize = 3 << 20;
+/// Deeper than any real object, shallower than what the decoder takes.
+const MAX_DEPTH: usize = 100;
 
 pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let operations = patch
@@ -17,10 +21,32 @@ pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
             operations.len()
         )));
     }
-    operations.iter().try_for_each(|operation| apply(target, operation))
+    let mut copied = 0;
+    for operation in operations {
+        apply(target, operation, &mut copied)?;
+        if depth(target) > MAX_DEPTH {
+            return Err(malformed("the patched object is nested too deeply"));
+        }
+    }
+    Ok(())
 }
 
-fn apply(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
+/// How deep values are nested, as far as it matters.
+fn depth(value: &Value) -> usize {
+    fn below(value: &Value, level: usize) -> usize {
+        if level > MAX_DEPTH {
+            return level;
+        }
+        match value {
+            Value::Array(items) => items.iter().map(|item| below(item, level + 1)).max().unwrap_or(level),
+            Value::Object(map) => map.values().map(|item| below(item, level + 1)).max().unwrap_or(level),
+            _ => level,
+        }
+    }
+    below(value, 0)
+}
+
+fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let path = text("path").ok_or_else(|| malformed("Unable to decode path: missing"))?;
     let from = || text("from").ok_or_else(|| malformed("operation, missing from field"));
@@ -39,6 +65,10 @@ fn apply(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
         }
         "copy" => {
             let source = find(target, from()?).cloned().ok_or_else(|| unfit("copy", path))?;
+            *copied += source.to_string().len();
+            if *copied > MAX_COPIED {
+                return Err(malformed("Unable to copy, the accumulated size increase of copy is over the limit"));
+            }
             add(target, path, source)
         }
         "test" => {

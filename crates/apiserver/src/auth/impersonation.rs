@@ -11,15 +11,18 @@ const EXTRA: &str = "impersonate-extra-";
 
 /// The user the request is carried out as.
 pub(super) fn apply(server: &ApiServer, real: UserInfo, headers: &HeaderMap) -> Result<UserInfo, ApiError> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let mut sent: Vec<(&str, String)> = Vec::new();
+    for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with("impersonate-")) {
+        // A value that cannot be read must not pass for no impersonation at all.
+        let value = std::str::from_utf8(value.as_bytes());
+        let value = value.map_err(|_| ApiError::bad_request(format!("the header {name} is not UTF-8")))?;
+        sent.push((name.as_str(), value.to_owned()));
+    }
+    let text = |wanted: &str| sent.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.clone());
     let groups: Vec<String> =
-        headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok()).map(ToOwned::to_owned).collect();
-    let extra: Vec<(String, String)> = headers
-        .iter()
-        .filter_map(|(name, value)| {
-            Some((name.as_str().strip_prefix(EXTRA)?.to_owned(), value.to_str().ok()?.to_owned()))
-        })
-        .collect();
+        sent.iter().filter(|(name, _)| *name == "impersonate-group").map(|(_, value)| value.clone()).collect();
+    let extra: Vec<(String, String)> =
+        sent.iter().filter_map(|(name, value)| Some((name.strip_prefix(EXTRA)?.to_owned(), value.clone()))).collect();
     let uid = text("impersonate-uid");
     let Some(name) = text("impersonate-user") else {
         if groups.is_empty() && extra.is_empty() && uid.is_none() {
@@ -42,6 +45,9 @@ pub(super) fn apply(server: &ApiServer, real: UserInfo, headers: &HeaderMap) -> 
         authorize(server, &real, &info)
     };
     let mut user = UserInfo { name: name.clone(), uid: uid.clone().unwrap_or_default(), groups, ..UserInfo::default() };
+    for group in &user.groups {
+        may("", "groups", "", group, "")?;
+    }
     let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
     match account {
         Some((namespace, account)) => {
@@ -51,11 +57,6 @@ pub(super) fn apply(server: &ApiServer, real: UserInfo, headers: &HeaderMap) -> 
             }
         }
         None => may("", "users", "", &name, "")?,
-    }
-    for group in &user.groups {
-        if account.is_none() || !group.starts_with("system:serviceaccounts") {
-            may("", "groups", "", group, "")?;
-        }
     }
     if let Some(uid) = &uid {
         may("authentication.k8s.io", "uids", "", uid, "")?;

@@ -27,6 +27,12 @@ pub(crate) struct DeleteOptions {
     dry_run: Vec<String>,
 }
 
+impl DeleteOptions {
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run.iter().any(|value| value == "All")
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Preconditions {
@@ -104,7 +110,7 @@ fn writer<'a>(
     context: &'a Context,
     options: &DeleteOptions,
 ) -> Result<Writer<'a>, ApiError> {
-    let dry_run = context.dry_run()? || options.dry_run.iter().any(|value| value == "All");
+    let dry_run = context.dry_run()? || options.is_dry_run();
     Ok(Writer { server, served, subresource: "", dry_run })
 }
 

@@ -25,18 +25,19 @@ pub(super) async fn evict(
         Some(options) => serde_json::from_value(options.clone()).map_err(|e| ApiError::bad_request(e.to_string()))?,
         None => DeleteOptions::default(),
     };
-    let writer = Writer { server, served: pods, subresource: "eviction", dry_run: context.dry_run()? };
+    let dry_run = context.dry_run()? || options.is_dry_run();
+    let writer = Writer { server, served: pods, subresource: "eviction", dry_run };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");
     if !finished && !pod.is_terminating() {
-        spend_budget(server, context, &pod).await?;
+        spend_budget(server, dry_run, &pod).await?;
     }
     writer.delete(namespace, name, &options).await?;
     Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
 }
 
 /// Takes one disruption from the budget that covers the pod; the write is a compare-and-set, so none is spent twice.
-async fn spend_budget(server: &Arc<ApiServer>, context: &Context, pod: &Object) -> Result<(), ApiError> {
+async fn spend_budget(server: &Arc<ApiServer>, dry_run: bool, pod: &Object) -> Result<(), ApiError> {
     let budgets =
         server.registry.find("policy", "v1", "poddisruptionbudgets").ok_or_else(ApiError::no_such_resource)?;
     let labels = pod.at(&["metadata", "labels"]).cloned().unwrap_or_else(|| json!({}));
@@ -62,7 +63,7 @@ async fn spend_budget(server: &Arc<ApiServer>, context: &Context, pod: &Object) 
             ));
         }
     };
-    let writer = Writer { server, served: budgets, subresource: "status", dry_run: context.dry_run()? };
+    let writer = Writer { server, served: budgets, subresource: "status", dry_run };
     let spend = |current: &Object| {
         let number = |path: &[&str]| current.at(path).and_then(Value::as_i64).unwrap_or(0);
         if number(&["status", "observedGeneration"]) < number(&["metadata", "generation"]) {

@@ -33,6 +33,12 @@ impl Selection {
         let labels = labels.map_err(|error| ApiError::bad_request(format!("unable to parse requirement: {error}")))?;
         let fields = FieldSelector::parse(context.query.get("fieldSelector").unwrap_or_default());
         let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let mut fields = fields;
+        if !context.info.name.is_empty() {
+            // The old watch path names its object, and that is what was authorized.
+            let (field, value) = ("metadata.name".to_owned(), context.info.name.clone());
+            fields.0.push(api::selector::FieldRequirement { field, equals: true, value });
+        }
         let known = served.strategy.selectable_fields();
         for requirement in &fields.0 {
             let field = requirement.field.as_str();
@@ -152,8 +158,10 @@ async fn page(
         let items = at_revision(server, served, wanted, "").await?;
         return Ok(cut(wanted, items.into_iter().filter(|item| selection.matches(item)), limit, selection));
     }
+    // In this order: a change between the two is then missing from both, and a watch from here brings it.
+    let applied = server.feed.applied();
     let snapshot = cache.snapshot();
-    let revision = snapshot.revision.max(server.feed.applied());
+    let revision = snapshot.revision.max(applied);
     if let Some(name) = selection.fields.exact("metadata.name")
         && (!selection.prefix.is_empty() || !served.info.namespaced)
     {

@@ -40,6 +40,8 @@ pub(super) async fn answer(
                 ("patch", false) => merge_patch(&mut scale, &value),
                 _ => scale = value.clone(),
             }
+            let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
+            api::decode::conform(&mut scale, schema).map_err(|error| ApiError::bad_request(error.to_string()))?;
             scaled(current, &scale)
         };
         writer.update(&info.namespace, &info.name, change).await?

@@ -67,6 +67,8 @@ pub(super) async fn answer(
         include_object: query.get("includeObject").map(ToOwned::to_owned),
         out,
     };
+    // Before the snapshot: a change between the two follows as an event.
+    let applied = server.feed.applied();
     let start = cache.watch_from(from);
     let timeout = query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
     let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
@@ -78,7 +80,7 @@ pub(super) async fn answer(
             match start {
                 Ok((position, snapshot)) => {
                     if with_state {
-                        watcher.send_state(&snapshot, end_mark && bookmarks).await?;
+                        watcher.send_state(&snapshot, applied, end_mark && bookmarks).await?;
                     }
                     watcher.follow(&cache, position, bookmarks).await
                 }
@@ -106,15 +108,14 @@ impl Watcher {
         self.out.send(Ok(chunk)).await.map_err(|_| Ended)
     }
 
-    async fn send_state(&self, snapshot: &Snapshot, end_mark: bool) -> Result<(), Ended> {
+    async fn send_state(&self, snapshot: &Snapshot, applied: i64, end_mark: bool) -> Result<(), Ended> {
         for stored in snapshot.objects.values().filter(|stored| self.selection.matches(stored)) {
             let chunk =
                 if self.is_plain() { frame(EventType::Added, stored) } else { self.render(EventType::Added, stored) };
             self.send(chunk).await?;
         }
         if end_mark {
-            let revision = snapshot.revision.max(self.server.feed.applied());
-            self.bookmark(revision, true).await?;
+            self.bookmark(snapshot.revision.max(applied), true).await?;
         }
         Ok(())
     }
@@ -126,13 +127,15 @@ impl Watcher {
         bookmarks: bool,
     ) -> Result<(), Ended> {
         let mut told = self.server.feed.applied();
+        let mut bookmark = tokio::time::interval_at(tokio::time::Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY);
         loop {
+            // Read before the changes are: what a bookmark covers has then been sent.
+            let applied = self.server.feed.applied();
             let changes = tokio::select! {
                 changes = cache.next(&mut position) => changes,
                 () = self.out.closed() => return Err(Ended),
-                () = tokio::time::sleep(BOOKMARK_EVERY), if bookmarks => {
-                    let applied = self.server.feed.applied();
-                    if applied > told {
+                _ = bookmark.tick(), if bookmarks => {
+                    if applied > told && cache.is_at_end(position) {
                         told = applied;
                         self.bookmark(applied, false).await?;
                     }

@@ -111,6 +111,11 @@ impl Cache {
         Ok((Position(ring.first + skipped as u64), snapshot))
     }
 
+    /// Every change so far has been handed out.
+    pub(crate) fn is_at_end(&self, position: Position) -> bool {
+        self.ring.lock().end() == position.0
+    }
+
     /// The changes at and after `position`, waiting for the first; the position moves past them.
     pub(crate) async fn next(&self, position: &mut Position) -> Result<Vec<Arc<Change>>, WatchError> {
         let mut newest = self.newest.subscribe();
