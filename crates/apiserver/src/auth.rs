@@ -30,7 +30,8 @@ fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, Ap
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if let Some(token) = bearer.and_then(|text| text.strip_prefix("Bearer ")) {
-        let (user, _) = tokens::authenticate(server, token.trim()).map_err(|error| {
+        let audiences = [server.config.service_account_issuer.clone()];
+        let (user, _) = tokens::authenticate(server, token.trim(), &audiences).map_err(|error| {
             tracing::debug!(%error, "token refused");
             ApiError::unauthorized()
         })?;

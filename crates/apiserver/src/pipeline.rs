@@ -1,6 +1,7 @@
 //! The way of a request: who is it, may they, and what does the path lead to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderValue, Request, Response};
 use api::{ApiError, UserInfo};
@@ -13,6 +14,9 @@ use crate::http::{Accept, Body, Query, add_warnings, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{auth, discovery, handlers, health, openapi, streaming};
+
+/// Upstream's limit for requests that are neither watches nor streams.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Everything about a request but its body.
 pub(crate) struct Context {
@@ -79,7 +83,14 @@ impl ApiServer {
         let user = auth::authenticate(&self, &request)?;
         auth::authorize(&self, &user, &info)?;
         let context = Context::new(info, user, query, request.headers().clone());
-        let mut response = self.route(&context, request).await?;
+        let routed = self.route(&context, request);
+        let mut response = if context.info.is_long_running() {
+            routed.await?
+        } else {
+            let late =
+                |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
+            tokio::time::timeout(REQUEST_TIMEOUT, routed).await.map_err(late)??
+        };
         add_warnings(&mut response, &context.warnings.lock());
         response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
         Ok(response)

@@ -19,6 +19,11 @@ pub(crate) struct RequestInfo {
 }
 
 impl RequestInfo {
+    /// Watches and streams last as long as both sides want.
+    pub(crate) fn is_long_running(&self) -> bool {
+        self.verb == "watch" || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+    }
+
     /// `name_selected` is the name that a list or watch is restricted to by `metadata.name=…`; `watch` the query flag.
     pub(crate) fn new(method: &Method, path: &str, watch: bool, name_selected: Option<&str>) -> Self {
         let plain_verb = method_verb(method);

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::runtime::wait::await_condition;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,8 +30,12 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const CGROUP_ROOT: &str = "/kubepods";
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// Where components that end by themselves are reported.
+type Failures = mpsc::UnboundedSender<anyhow::Error>;
+
 /// What runs, so that it can be stopped in order.
 struct Running {
+    failed: mpsc::UnboundedReceiver<anyhow::Error>,
     api_drain: CancellationToken,
     control_drain: CancellationToken,
     node_drain: CancellationToken,
@@ -47,7 +52,7 @@ pub(crate) async fn run(options: Up) -> Result<()> {
     let mut interrupt = Signals::new()?;
     progress.line(&format!("{} {}", progress.bold("ferry"), env!("CARGO_PKG_VERSION")));
     let starting = start(&options, &progress);
-    let running = tokio::select! {
+    let mut running = tokio::select! {
         running = starting => running?,
         () = interrupt.next() => return Ok(()),
     };
@@ -57,10 +62,17 @@ pub(crate) async fn run(options: Up) -> Result<()> {
     };
     if matches!(ready, Ok(true)) {
         greet(&options, &progress);
-        interrupt.next().await;
     }
+    let failed = match ready {
+        Ok(true) => tokio::select! {
+            () = interrupt.next() => None,
+            failed = running.failed.recv() => failed,
+        },
+        Ok(false) => None,
+        Err(error) => Some(error),
+    };
     stop(running, &options, &progress).await;
-    ready.map(|_| ())
+    failed.map_or(Ok(()), Err)
 }
 
 /// Ctrl-C and SIGTERM.
@@ -110,9 +122,14 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     progress.done("API server", begun.elapsed(), &format!("https://127.0.0.1:{}", options.secure_port));
     write_kubeconfig(options, &pki)?;
 
+    let (failures, failed) = mpsc::unbounded_channel();
     let mut control = Vec::new();
     let etcd_socket = crate::etcd::unix(&data.join("run/etcd.sock"))?;
-    control.push(supervise("etcd API", store::etcd::serve(store.clone(), vec![etcd_socket], control_drain.clone())));
+    control.push(supervise(
+        &failures,
+        "etcd API",
+        store::etcd::serve(store.clone(), vec![etcd_socket], control_drain.clone()),
+    ));
     let server = &api.server;
     let manager = client_for(server, "system:kube-controller-manager", &[]);
     let config = controllers::Config {
@@ -121,10 +138,10 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
         node_cidr_mask_size: 24,
         identity: name.clone(),
     };
-    control.push(supervise("controllers", controllers::run(manager, config, || (), control_drain.clone())));
+    control.push(supervise(&failures, "controllers", controllers::run(manager, config, || (), control_drain.clone())));
     let scheduler = client_for(server, "system:kube-scheduler", &[]);
     let config = scheduler::Config { identity: name.clone(), ..scheduler::Config::default() };
-    control.push(supervise("scheduler", scheduler::run(scheduler, config, || (), control_drain.clone())));
+    control.push(supervise(&failures, "scheduler", scheduler::run(scheduler, config, || (), control_drain.clone())));
 
     let begun = Instant::now();
     let pod_cidr = first_node_cidr(&options.cluster_cidr)?;
@@ -144,13 +161,13 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     std::fs::create_dir_all(&sockets).with_context(|| format!("cannot create {}", sockets.display()))?;
     let (cri, import) = (sockets.join("runtime.sock"), sockets.join("import.sock"));
     let (own, drain) = (runtime.clone(), node_drain.clone());
-    node_tasks.push(supervise("CRI socket", async move { alone::serve_cri(&cri, own, drain).await }));
-    node_tasks.push(supervise("imports", image::serve_imports(import, runtime.clone(), node_drain.clone())));
+    node_tasks.push(supervise(&failures, "CRI socket", async move { alone::serve_cri(&cri, own, drain).await }));
+    node_tasks.push(supervise(&failures, "imports", image::serve_imports(import, runtime.clone(), node_drain.clone())));
     let proxy_client = client_for(server, "system:kube-proxy", &[]);
     let cluster_cidr = options.cluster_cidr.parse().ok();
     let proxy_config = proxy::ProxyConfig::new(proxy::Node { name: name.clone(), pod_cidr: cluster_cidr });
     let informers = Informers::new(proxy_client, node_drain.clone());
-    node_tasks.push(supervise("proxy", proxy::run(proxy_config, informers, || (), node_drain.clone())));
+    node_tasks.push(supervise(&failures, "proxy", proxy::run(proxy_config, informers, || (), node_drain.clone())));
 
     let user = format!("system:node:{name}");
     let kubelet_identity = certs::kubelet(&pki, &name, address)?;
@@ -167,10 +184,21 @@ async fn start(options: &Up, progress: &Progress) -> Result<Running> {
         ..kubelet::Config::new(name.clone(), address, runtime.clone(), node_client, tls)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;
-    node_tasks.push(supervise("kubelet", kubelet.run(|| (), node_drain.clone())));
+    node_tasks.push(supervise(&failures, "kubelet", kubelet.run(|| (), node_drain.clone())));
 
     addons::apply(&client_for(server, "system:admin", &["system:masters"])).await?;
-    Ok(Running { api_drain, control_drain, node_drain, api, store, runtime, network, control, node: node_tasks })
+    Ok(Running {
+        failed,
+        api_drain,
+        control_drain,
+        node_drain,
+        api,
+        store,
+        runtime,
+        network,
+        control,
+        node: node_tasks,
+    })
 }
 
 fn settings(options: &Up, pki: &Pki, name: &str, address: IpAddr) -> Result<Settings> {
@@ -204,16 +232,21 @@ fn first_node_cidr(cluster_cidr: &str) -> Result<String> {
     Ok(format!("{base}/{}", bits.max(24)))
 }
 
-/// Runs a component; its failure is told, and the rest of the cluster goes on.
-fn supervise<F, E>(name: &'static str, component: F) -> JoinHandle<()>
+/// Runs a component. One that fails or panics ends the cluster: half of one would look whole.
+fn supervise<F, E>(failures: &Failures, name: &'static str, component: F) -> JoinHandle<()>
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
-    E: Into<anyhow::Error> + Send,
+    E: Into<anyhow::Error> + Send + 'static,
 {
+    let failures = failures.clone();
     tokio::spawn(async move {
-        if let Err(error) = component.await {
-            let error: anyhow::Error = error.into();
-            tracing::error!(component = name, error = format!("{error:#}"), "a component ended");
+        let outcome = match tokio::spawn(component).await {
+            Ok(outcome) => outcome.map_err(Into::into),
+            Err(panic) => Err(anyhow::Error::from(panic)),
+        };
+        if let Err(error) = outcome {
+            // Nobody listens any more once the cluster stops.
+            let _ = failures.send(error.context(format!("the {name} ended")));
         }
     })
 }

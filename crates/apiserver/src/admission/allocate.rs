@@ -92,10 +92,10 @@ pub(super) fn service(
     service: &mut Object,
 ) -> Result<Held, ApiError> {
     let allocator = &server.allocator;
-    let taken = taken(attributes);
+    let (taken, owned) = taken(attributes);
     let mut reserved = allocator.reserved.lock();
     reserved.retain(|_, released| released.is_none_or(|at| at.elapsed() < LINGER));
-    let mut claim = Claim { allocator, taken: &taken, reserved: &mut reserved, items: Vec::new() };
+    let mut claim = Claim { allocator, taken: &taken, owned: &owned, reserved: &mut reserved, items: Vec::new() };
     let outcome = addresses(&mut claim, service).and_then(|()| node_ports(&mut claim, service));
     let items = claim.items;
     if let Err(error) = outcome {
@@ -111,13 +111,14 @@ pub(super) fn service(
     Ok(Held { items, reserved: Some(allocator.reserved.clone()) })
 }
 
-/// What other services hold.
-fn taken(attributes: &Attributes<'_>) -> HashSet<Item> {
-    let mut taken = HashSet::new();
+/// What other services hold, and what this one holds already.
+fn taken(attributes: &Attributes<'_>) -> (HashSet<Item>, HashSet<Item>) {
+    let (mut taken, mut owned) = (HashSet::new(), HashSet::new());
     let snapshot = attributes.served.cache.as_ref().map(|cache| cache.snapshot());
     let own = attributes.served.key(attributes.namespace, attributes.name);
-    for stored in snapshot.iter().flat_map(|s| s.objects.values()).filter(|stored| *stored.key != *own) {
+    for stored in snapshot.iter().flat_map(|s| s.objects.values()) {
         let service = stored.decode();
+        let taken = if *stored.key == *own { &mut owned } else { &mut taken };
         let addresses = service.at(&["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten();
         taken.extend(addresses.filter_map(|a| a.as_str()?.parse().ok()).map(Item::Address));
         for port in service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten() {
@@ -126,18 +127,22 @@ fn taken(attributes: &Attributes<'_>) -> HashSet<Item> {
             taken.extend(number.map(|number| Item::Port(protocol.to_owned(), number)));
         }
     }
-    taken
+    (taken, owned)
 }
 
 struct Claim<'a> {
     allocator: &'a Allocator,
     taken: &'a HashSet<Item>,
+    owned: &'a HashSet<Item>,
     reserved: &'a mut HashMap<Item, Option<Instant>>,
     items: Vec<Item>,
 }
 
 impl Claim<'_> {
     fn take(&mut self, item: Item) -> bool {
+        if self.owned.contains(&item) {
+            return true; // Its own: two updates of one service do not compete.
+        }
         let in_flight = self.reserved.get(&item).is_some_and(Option::is_none);
         if self.taken.contains(&item) || in_flight || self.items.contains(&item) {
             return false;

@@ -38,6 +38,8 @@ pub enum TokenError {
     Expired,
     #[error("the token is not yet valid")]
     NotYet,
+    #[error("the token is meant for other audiences")]
+    Audience,
     #[error("the token's {0} no longer exists")]
     Gone(&'static str),
 }
@@ -73,8 +75,12 @@ fn encode(value: &Value) -> String {
     URL_SAFE_NO_PAD.encode(value.to_string())
 }
 
-/// The user a token stands for, and the audiences it is meant for.
-pub(crate) fn authenticate(server: &ApiServer, token: &str) -> Result<(UserInfo, Vec<String>), TokenError> {
+/// The user a token stands for, and those of the wanted audiences that it is meant for; there must be one.
+pub(crate) fn authenticate(
+    server: &ApiServer,
+    token: &str,
+    wanted: &[String],
+) -> Result<(UserInfo, Vec<String>), TokenError> {
     let claims = server.config.service_account_key.verify(token)?;
     let issuer = claims.text(&["iss"]);
     if issuer != server.config.service_account_issuer {
@@ -103,11 +109,19 @@ pub(crate) fn authenticate(server: &ApiServer, token: &str) -> Result<(UserInfo,
         user.extra.insert("authentication.kubernetes.io/pod-name".into(), vec![pod]);
         user.extra.insert("authentication.kubernetes.io/pod-uid".into(), vec![uid]);
     }
+    if claims.at(&["kubernetes.io", "secret"]).is_some() {
+        let (secret, uid) = (bound("secret", "name"), bound("secret", "uid"));
+        check_alive(server, "secrets", &format!("{namespace}/{secret}"), &uid, "secret")?;
+    }
     if let Some(id) = claims.get("jti").and_then(Value::as_str) {
         user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("JTI={id}")]);
     }
     let audiences = claims.get("aud").and_then(Value::as_array).cloned().unwrap_or_default();
-    Ok((user, audiences.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()))
+    let meant: Vec<String> = wanted.iter().filter(|name| audiences.iter().any(|own| own == *name)).cloned().collect();
+    if meant.is_empty() {
+        return Err(TokenError::Audience);
+    }
+    Ok((user, meant))
 }
 
 fn check_alive(server: &ApiServer, plural: &str, key: &str, uid: &str, what: &'static str) -> Result<(), TokenError> {
@@ -142,6 +156,11 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         let resource = api::GroupResource { group: "", resource: plural };
         let object =
             find(server, plural, namespace, bound_name).ok_or_else(|| ApiError::not_found(resource, bound_name))?;
+        if kind == "Pod" && object.text(&["spec", "serviceAccountName"]) != name {
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name."
+            )));
+        }
         let uid = reference.text(&["uid"]);
         if !uid.is_empty() && uid != object.uid() {
             let why = format!(

@@ -20,6 +20,11 @@ pub(super) fn answer(
         "tokenreviews" => token(server, &review),
         "selfsubjectreviews" => json!({"userInfo": user_json(&context.user)}),
         "selfsubjectaccessreviews" => access(server, &context.user, &review)?,
+        "localsubjectaccessreviews"
+            if review.text(&["spec", "resourceAttributes", "namespace"]) != context.info.namespace =>
+        {
+            return Err(ApiError::bad_request("spec.resourceAttributes.namespace must match metadata.namespace"));
+        }
         "subjectaccessreviews" | "localsubjectaccessreviews" => access(server, &spec_user(&review), &review)?,
         "selfsubjectrulesreviews" => rules(server, context, &review),
         _ => return Err(ApiError::no_such_resource()),
@@ -66,7 +71,9 @@ fn spec_user(review: &Object) -> UserInfo {
 }
 
 fn token(server: &Arc<ApiServer>, review: &Object) -> Value {
-    match auth::tokens::authenticate(server, review.text(&["spec", "token"])) {
+    let asked = review.at(&["spec", "audiences"]).cloned().and_then(|list| serde_json::from_value(list).ok());
+    let wanted: Vec<String> = asked.unwrap_or_else(|| vec![server.config.service_account_issuer.clone()]);
+    match auth::tokens::authenticate(server, review.text(&["spec", "token"]), &wanted) {
         Ok((user, audiences)) => json!({"authenticated": true, "user": user_json(&user), "audiences": audiences}),
         Err(error) => json!({"authenticated": false, "error": error.to_string()}),
     }

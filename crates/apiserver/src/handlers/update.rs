@@ -6,9 +6,11 @@ use ::http::{Response, StatusCode};
 use api::{ApiError, ObjectExt as _};
 
 use super::{Writer, read_object, respond_object};
+use crate::auth;
 use crate::http::Body;
 use crate::pipeline::Context;
 use crate::registry::Served;
+use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 
 pub(super) async fn answer(
@@ -39,6 +41,8 @@ pub(super) async fn answer(
     let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()? };
     match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
         Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
+            let wanted = RequestInfo { verb: "create", ..info.clone() };
+            auth::authorize(server, &context.user, &wanted)?;
             let created = writer.create(&info.namespace, object).await?;
             Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
         }

@@ -161,9 +161,9 @@ impl Writer<'_> {
         }
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old);
-        if self.subresource.is_empty() {
+        if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
             errors.extend(self.served.strategy.validate(&new));
-            if errors.is_empty() {
+            if errors.is_empty() && self.subresource.is_empty() {
                 errors.extend(self.served.strategy.validate_update(&new, old));
             }
         }
@@ -221,6 +221,10 @@ impl Writer<'_> {
                     };
                 }
             }
+            "ephemeralcontainers" => *new = with_part(old, new, &["spec", "ephemeralContainers"]),
+            "approval" => *new = with_part(old, new, &["status", "conditions"]),
+            "resize" => *new = resized(old, new),
+            // Bindings and finalization compute the new object themselves.
             _ => (),
         }
     }
@@ -237,6 +241,38 @@ impl Writer<'_> {
         let generation = if content(new) == content(old) { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
+}
+
+/// `old` with one part of `new`, and its resource version.
+fn with_part(old: &Object, new: &Object, path: &[&str]) -> Object {
+    let mut result = old.clone();
+    result.metadata().insert("resourceVersion".into(), new.resource_version().into());
+    if let Some((last, parents)) = path.split_last() {
+        match new.at(path) {
+            Some(value) => result.at_mut(parents).insert((*last).to_owned(), value.clone()),
+            None => result.at_mut(parents).remove(*last),
+        };
+    }
+    result
+}
+
+/// `old` with the resources that `new` gives its containers.
+fn resized(old: &Object, new: &Object) -> Object {
+    let mut result = old.clone();
+    result.metadata().insert("resourceVersion".into(), new.resource_version().into());
+    for list in ["containers", "initContainers"] {
+        let wanted = new.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();
+        let own = result.at_mut(&["spec"]).get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in own.filter_map(Value::as_object_mut) {
+            let named = wanted.iter().find(|other| other.get("name") == container.get("name"));
+            for field in ["resources", "resizePolicy"] {
+                if let Some(value) = named.and_then(|other| other.get(field)) {
+                    container.insert(field.to_owned(), value.clone());
+                }
+            }
+        }
+    }
+    result
 }
 
 /// What the system set, clients neither change nor need to repeat.

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
@@ -13,6 +14,9 @@ use tokio::sync::watch;
 
 use super::stored::{Change, Stored};
 
+const EVENTS: &str = "/registry/events/";
+/// Upstream's `--event-ttl`.
+const EVENT_SECONDS: i64 = 3600;
 /// Enough for a client that reconnects after a pause, small enough to forget.
 const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
@@ -29,6 +33,9 @@ pub(crate) struct Cache {
     /// `/registry/pods/`
     pub prefix: String,
     pub selectable: &'static [&'static str],
+    /// How long objects live after their last write, in seconds; for ever where there is none.
+    pub(super) time_to_live: Option<i64>,
+    pub(super) lease: tokio::sync::Mutex<Option<(i64, Instant)>>,
     snapshot: ArcSwap<Snapshot>,
     ring: Mutex<Ring>,
     /// The sequence number of the newest change.
@@ -61,7 +68,9 @@ impl Cache {
     pub(crate) fn new(prefix: String, selectable: &'static [&'static str]) -> Self {
         let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
         let (ring, newest) = (Mutex::new(Ring::default()), watch::Sender::new(0));
-        Self { prefix, selectable, snapshot: ArcSwap::from_pointee(snapshot), ring, newest }
+        let time_to_live = (prefix == EVENTS).then_some(EVENT_SECONDS);
+        let (lease, snapshot) = (tokio::sync::Mutex::default(), ArcSwap::from_pointee(snapshot));
+        Self { prefix, selectable, time_to_live, lease, snapshot, ring, newest }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {

@@ -1,10 +1,14 @@
 //! Compare-and-set writes of single objects.
 
+use std::time::{Duration, Instant};
+
 use api::Object;
 use bytes::Bytes;
 use store::{Compare, Op, Store, StoreError, Txn};
 
 use super::cache::Cache;
+
+const LEASE_SHARED: Duration = Duration::from_secs(60);
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +41,23 @@ impl Cache {
         precondition: Precondition,
     ) -> Result<i64, WriteError> {
         let key = self.store_key(key);
-        let put = Op::Put { key: key.clone(), value: api::object::canonical(object).into(), lease: 0 };
+        let lease = self.lease(store).await?;
+        let put = Op::Put { key: key.clone(), value: api::object::canonical(object).into(), lease };
         transact(store, key, precondition, put).await
+    }
+
+    /// The lease that what is written now hangs on; 0 for what stays. Writes of the same minute share one.
+    async fn lease(&self, store: &dyn Store) -> Result<i64, WriteError> {
+        let Some(seconds) = self.time_to_live else { return Ok(0) };
+        let mut current = self.lease.lock().await;
+        match *current {
+            Some((id, granted)) if granted.elapsed() < LEASE_SHARED => Ok(id),
+            _ => {
+                let lease = store.lease_grant(seconds, 0).await?;
+                *current = Some((lease.id, Instant::now()));
+                Ok(lease.id)
+            }
+        }
     }
 
     pub(crate) async fn delete(&self, store: &dyn Store, key: &str, revision: i64) -> Result<i64, WriteError> {

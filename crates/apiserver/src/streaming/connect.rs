@@ -35,7 +35,9 @@ pub(super) async fn forward(
     let response = if target.tls {
         let name = ServerName::try_from(target.host.clone()).map_err(|error| refuse(error.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(&kubelet.tls));
-        let stream = connector.connect(name, stream).await.map_err(|error| refuse(error.to_string()))?;
+        let shaken = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream)).await;
+        let shaken = shaken.map_err(|_| refuse("TLS handshake timeout".into()))?;
+        let stream = shaken.map_err(|error| refuse(error.to_string()))?;
         exchange(stream, outgoing).await
     } else {
         exchange(stream, outgoing).await
@@ -60,6 +62,9 @@ pub(super) async fn forward(
 fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, ApiError> {
     let (parts, body) = request.into_parts();
     let mut headers = parts.headers;
+    let impersonation: Vec<_> =
+        headers.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
+    impersonation.into_iter().for_each(|name| drop(headers.remove(name)));
     let upgrade = headers.get(header::UPGRADE).cloned();
     for name in [
         header::HOST,

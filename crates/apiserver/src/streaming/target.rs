@@ -1,5 +1,6 @@
 //! Where a streaming request goes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::{ApiError, GroupResource, Object, ObjectExt as _};
@@ -17,6 +18,24 @@ pub(super) struct Target {
 }
 
 pub(super) fn of(server: &Arc<ApiServer>, context: &Context) -> Result<Target, ApiError> {
+    let target = find_target(server, context)?;
+    // Whoever may write a pod's or endpoint's address must not reach this machine's own services through us.
+    let inner = context.info.subresource == "proxy" && context.info.resource != "nodes";
+    if inner && target.host.parse::<IpAddr>().is_ok_and(|address| !is_proxied(address)) {
+        return Err(ApiError::bad_request("address not allowed"));
+    }
+    Ok(target)
+}
+
+fn is_proxied(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
+}
+
+fn find_target(server: &Arc<ApiServer>, context: &Context) -> Result<Target, ApiError> {
     let info = &context.info;
     match (info.resource.as_str(), info.subresource.as_str()) {
         ("pods", "proxy") => pod_proxy(server, context),
