@@ -265,9 +265,12 @@ async fn await_ready(options: &Up, running: &Running, progress: &Progress) -> Re
         .context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
     progress.done("node", begun.elapsed(), &name);
     let begun = Instant::now();
-    tokio::time::timeout(READY_TIMEOUT, dns_ready(client))
-        .await
-        .context("cluster DNS is not ready after a minute; see `kubectl -n kube-system describe pods`")??;
+    let answering = async {
+        dns_ready(client).await?;
+        dns_answers().await
+    };
+    let hint = "cluster DNS does not answer after a minute; see `kubectl -n kube-system describe pods`";
+    tokio::time::timeout(READY_TIMEOUT, answering).await.context(hint)??;
     progress.done("cluster DNS", begun.elapsed(), &DNS_IP.to_string());
     Ok(())
 }
