@@ -31,7 +31,7 @@ const IMPORT_SOCKET: &str = "run/import.sock";
 enum Store {
     /// A runtime serves it.
     Served {
-        cri: cri::Remote,
+        cri: Box<cri::Remote>,
         import: PathBuf,
     },
     Own(Arc<Runtime>),
@@ -41,7 +41,7 @@ impl Store {
     async fn open(data_dir: &Path) -> Result<Self> {
         let endpoint = format!("unix://{}", data_dir.join(CRI_SOCKET).display());
         if let Ok(cri) = cri::Remote::connect(&endpoint).await {
-            return Ok(Self::Served { cri, import: data_dir.join(IMPORT_SOCKET) });
+            return Ok(Self::Served { cri: Box::new(cri), import: data_dir.join(IMPORT_SOCKET) });
         }
         let root = data_dir.join("runtime");
         let runtime = node::open_runtime(root.clone(), None).await;
@@ -50,7 +50,7 @@ impl Store {
 
     fn cri(&self) -> &dyn cri::Cri {
         match self {
-            Self::Served { cri, .. } => cri,
+            Self::Served { cri, .. } => &**cri,
             Self::Own(runtime) => &**runtime,
         }
     }
