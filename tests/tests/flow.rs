@@ -1,5 +1,8 @@
 //! The first thing a user does: a Deployment becomes containers behind a Service, and stays there through every change.
 
+// What is measured is printed, and an object without the wanted field fails the test.
+#![allow(clippy::print_stdout, clippy::indexing_slicing)]
+
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
