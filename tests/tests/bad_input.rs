@@ -99,11 +99,15 @@ fn a_second_ferry_is_refused(cluster: &Cluster) -> Result<()> {
     let busy_port = run(&["up", "--data-dir", &other, "--kubeconfig", &kubeconfig])?;
     let told = String::from_utf8_lossy(&busy_port.stderr).into_owned();
     ensure!(!busy_port.status.success() && told.contains("--secure-port"), "{told}");
-    let busy_data = run(&["up", "--data-dir", &data, "--kubeconfig", &kubeconfig, "--secure-port", "16443"])?;
+    let busy_kubelet = run(&["up", "--data-dir", &other, "--kubeconfig", &kubeconfig, "--secure-port", "16443"])?;
+    let told = String::from_utf8_lossy(&busy_kubelet.stderr).into_owned();
+    ensure!(!busy_kubelet.status.success() && told.contains("--kubelet-port"), "{told}");
+    let ports = ["--secure-port", "16443", "--kubelet-port", "16250"];
+    let busy_data = run(&[&["up", "--data-dir", &data, "--kubeconfig", &kubeconfig], ports.as_slice()].concat())?;
     let told = String::from_utf8_lossy(&busy_data.stderr).into_owned();
     ensure!(!busy_data.status.success() && told.contains("is in use by process"), "{told}");
     ensure!(!std::path::Path::new(&kubeconfig).exists(), "nothing may be half-started");
-    let read_only = run(&["up", "--data-dir", "/proc/ferry", "--kubeconfig", &kubeconfig, "--secure-port", "16443"])?;
+    let read_only = run(&["up", "--data-dir", "/proc/ferry", "--kubeconfig", &kubeconfig])?;
     let told = String::from_utf8_lossy(&read_only.stderr).into_owned();
     ensure!(!read_only.status.success() && told.contains("--data-dir"), "{told}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Chores of the repository: `cargo xtask codegen|tidy|test|bench`.
+//! Chores of the repository: `cargo xtask codegen|tidy|test`.
 
 mod codegen;
 mod packages;

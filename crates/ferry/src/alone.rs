@@ -54,7 +54,7 @@ pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
 }
 
 pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
-    let listener = control_plane::bind((options.bind_address, options.secure_port)).await?;
+    let listener = control_plane::bind((options.bind_address, options.secure_port), "--secure-port").await?;
     let drain = until_signalled()?;
     let embedded =
         options.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;

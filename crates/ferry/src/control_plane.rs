@@ -36,10 +36,12 @@ pub(crate) fn open_store(dir: &Path) -> Result<Arc<Embedded>> {
 }
 
 /// Binds the port first: a busy one must stop everything before anything is written.
-pub(crate) async fn bind(listen: (IpAddr, u16)) -> Result<TcpListener> {
+pub(crate) async fn bind(listen: (IpAddr, u16), flag: &str) -> Result<TcpListener> {
     TcpListener::bind(listen).await.with_context(|| {
         let (address, port) = listen;
-        format!("cannot listen on {address}:{port}. If another cluster runs here, stop it, or choose a port with --secure-port")
+        format!(
+            "cannot listen on {address}:{port}. If another cluster runs here, stop it, or choose a port with {flag}"
+        )
     })
 }
 

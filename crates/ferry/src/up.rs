@@ -106,7 +106,10 @@ fn kubeconfig_path(options: &Up) -> PathBuf {
 async fn start(options: &Up, progress: &Progress) -> Result<Running> {
     let data = DataDir(options.data_dir.clone());
     preflight::check(data.path())?;
-    let listener = control_plane::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port)).await?;
+    let listener =
+        control_plane::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port), "--secure-port").await?;
+    // The kubelet binds it again; a busy one must be found out before anything is started.
+    drop(control_plane::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port), "--kubelet-port").await?);
     let name = node_name(options);
     let address = options.advertise_address.unwrap_or_else(host_address);
 
