@@ -1,5 +1,7 @@
 //! What a node needs of its machine, checked before anything is started.
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,6 +25,17 @@ pub(crate) fn check(data_dir: &Path) -> Result<()> {
         ensure!(present, "this kernel has no {namespace} namespaces: containers cannot be isolated on it");
     }
     Ok(())
+}
+
+/// The machine's bridge and rules, for one cluster at a time: an abstract socket is bound to the same network namespace as
+/// they are, and the kernel frees it with the process.
+pub(crate) struct Machine(#[allow(dead_code)] UnixListener);
+
+pub(crate) fn claim_machine() -> Result<Machine> {
+    let name = SocketAddr::from_abstract_name("ferry-node")?;
+    let held = UnixListener::bind_addr(&name)
+        .context("another ferry runs pods on this machine: stop it first, or start this one in its own network namespace")?;
+    Ok(Machine(held))
 }
 
 /// Says what is wrong with a directory by writing to it.

@@ -15,5 +15,5 @@ mod sysctl;
 
 pub use error::NetworkError;
 pub use nft::Ipv4Prefix;
-pub use pod_network::{Attachment, Config, PodNetwork};
+pub use pod_network::{Attachment, Config, PodNetwork, remove};
 pub use port::{PortMapping, Protocol};

@@ -148,12 +148,6 @@ impl PodNetwork {
         Ok(())
     }
 
-    /// Removes the bridge and its rules, for a node that is taken down for good. Leases stay on disk.
-    pub async fn remove(&self) -> Result<(), NetworkError> {
-        firewall::remove()?;
-        self.links.delete(&self.config.bridge).await
-    }
-
     fn sync_firewall(&self) -> Result<(), NetworkError> {
         let Config { bridge, pod_cidr, cluster_cidr, .. } = &self.config;
         let networks = firewall::Networks { bridge, pods: *pod_cidr, cluster: cluster_cidr.unwrap_or(*pod_cidr) };
@@ -170,6 +164,12 @@ impl PodNetwork {
             host_interface: lease.interface.clone(),
         }
     }
+}
+
+/// Takes away what [`PodNetwork::open`] makes, however far it came: the rules and the bridge. Pods must be gone before.
+pub async fn remove(bridge: &str) -> Result<(), NetworkError> {
+    firewall::remove()?;
+    Links::open()?.delete(bridge).await
 }
 
 async fn has_interface(path: &Path, namespace: File, interface: &str) -> Result<bool, NetworkError> {

@@ -102,7 +102,7 @@ fn attaching_and_detaching_can_be_repeated_and_leave_nothing() {
         network.detach("a", &a.netns).await.unwrap();
         assert!(network.check("a", &a.netns, "eth0").await.is_err());
         assert_eq!(links(), ["ferry0"]);
-        network.remove().await.unwrap();
+        network::remove("ferry0").await.unwrap();
         assert_eq!(links(), Vec::<String>::new());
     });
 }

@@ -1,0 +1,77 @@
+//! When a cluster is up: its node is ready and names are answered.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client};
+
+use crate::cluster::{DNS_IP, DOMAIN};
+use crate::progress::Progress;
+
+/// A cluster that is not ready by then has a problem worth telling.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits for the node, and for names to be answered.
+pub(super) async fn cluster(client: Client, node: &str, progress: &Progress) -> Result<()> {
+    let begun = Instant::now();
+    let ready = await_condition(Api::<Node>::all(client.clone()), node, |node: Option<&Node>| {
+        let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+    });
+    tokio::time::timeout(READY_TIMEOUT, ready)
+        .await
+        .context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
+    progress.done("node", begun.elapsed(), node);
+    let begun = Instant::now();
+    let answering = async {
+        dns_ready(client).await?;
+        dns_answers().await
+    };
+    let hint = "cluster DNS does not answer after a minute; see `kubectl -n kube-system describe pods`";
+    tokio::time::timeout(READY_TIMEOUT, answering).await.context(hint)??;
+    progress.done("cluster DNS", begun.elapsed(), &DNS_IP.to_string());
+    Ok(())
+}
+
+async fn dns_ready(client: Client) -> Result<()> {
+    use futures::TryStreamExt as _;
+    use kube::runtime::{WatchStreamExt as _, watcher};
+    let slices: Api<EndpointSlice> = Api::namespaced(client, "kube-system");
+    let config = watcher::Config::default().labels("kubernetes.io/service-name=kube-dns");
+    let mut changes = std::pin::pin!(watcher(slices, config).applied_objects());
+    while let Some(slice) = changes.try_next().await? {
+        let mut endpoints = slice.endpoints.iter().flatten();
+        if endpoints.any(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true))) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the watch for cluster DNS ended")
+}
+
+/// Asks for a name every cluster has, through the service's address, until there is an answer. The endpoint alone may be
+/// what a former start left behind.
+async fn dns_answers() -> Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    let mut query = vec![0x0f, 0xe0, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in ["kubernetes", "default", "svc"].into_iter().chain(DOMAIN.split('.')) {
+        query.push(u8::try_from(label.len())?);
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend_from_slice(&[0, 0, 1, 0, 1]);
+    loop {
+        // A socket per try: a refused one keeps its error.
+        let socket = tokio::net::UdpSocket::bind(("0.0.0.0", 0)).await?;
+        let mut answer = [0_u8; 512];
+        let asked = async {
+            socket.send_to(&query, (DNS_IP, 53)).await?;
+            socket.recv(&mut answer).await
+        };
+        if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, asked).await {
+            return Ok(());
+        }
+        tokio::time::sleep(PATIENCE / 4).await;
+    }
+}
