@@ -1,7 +1,8 @@
-//! What a cluster may not leave behind: interfaces, mounts, cgroups, shims.
+//! What a cluster may not leave behind: interfaces, rules, mounts, cgroups, shims.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -34,6 +35,8 @@ fn seen(dir: &str) -> BTreeSet<String> {
     for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
         found.insert(format!("interface {}", entry.file_name().to_string_lossy()));
     }
+    let tables = Command::new("nft").args(["list", "tables"]).output().map(|output| output.stdout).unwrap_or_default();
+    found.extend(String::from_utf8_lossy(&tables).lines().map(|line| format!("rules of {line}")));
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     found.extend(mounts.lines().filter(|line| line.contains(dir)).map(|line| format!("mount {line}")));
     cgroups(Path::new("/sys/fs/cgroup"), 0, &mut found);

@@ -106,6 +106,9 @@ fn a_second_ferry_is_refused(cluster: &Cluster) -> Result<()> {
     let busy_data = run(&[&["up", "--data-dir", &data, "--kubeconfig", &kubeconfig], ports.as_slice()].concat())?;
     let told = String::from_utf8_lossy(&busy_data.stderr).into_owned();
     ensure!(!busy_data.status.success() && told.contains("is in use by process"), "{told}");
+    let busy_machine = run(&[&["up", "--data-dir", &other, "--kubeconfig", &kubeconfig], ports.as_slice()].concat())?;
+    let told = String::from_utf8_lossy(&busy_machine.stderr).into_owned();
+    ensure!(!busy_machine.status.success() && told.contains("another ferry runs pods on this machine"), "{told}");
     ensure!(!std::path::Path::new(&kubeconfig).exists(), "nothing may be half-started");
     let read_only = run(&["up", "--data-dir", "/proc/ferry", "--kubeconfig", &kubeconfig])?;
     let told = String::from_utf8_lossy(&read_only.stderr).into_owned();

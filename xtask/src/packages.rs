@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 /// A program the tests call, and the package that has it.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("docker-registry", "docker-registry"),
     ("skopeo", "skopeo"),
     ("file", "file"),
     ("ip", "iproute2"),
+    ("nft", "nftables"),
 ];
 
 pub(crate) fn install() -> Result<()> {

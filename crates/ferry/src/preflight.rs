@@ -33,8 +33,9 @@ pub(crate) struct Machine(#[allow(dead_code)] UnixListener);
 
 pub(crate) fn claim_machine() -> Result<Machine> {
     let name = SocketAddr::from_abstract_name("ferry-node")?;
-    let held = UnixListener::bind_addr(&name)
-        .context("another ferry runs pods on this machine: stop it first, or start this one in its own network namespace")?;
+    let held = UnixListener::bind_addr(&name).context(
+        "another ferry runs pods on this machine: stop it first, or start this one in its own network namespace",
+    )?;
     Ok(Machine(held))
 }
 

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -186,7 +187,10 @@ fn read(path: &Path, node: &str) -> Result<Pod, ManifestError> {
 
 /// The pod of a manifest, with the defaults an API server would give it. Its uid is its content's.
 fn parse(text: &str, node: &str) -> Result<Pod, ManifestError> {
-    let mut pod: Pod = serde_saphyr::from_str(text).map_err(|error| ManifestError::Parse(error.to_string()))?;
+    // Through JSON, which pods are read from everywhere: a second way to read them would be 3 MB of code.
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| ManifestError::Parse(error.to_string()))?;
+    let pod = serde_json::from_str(&document.to_string());
+    let mut pod: Pod = pod.map_err(|error| ManifestError::Parse(error.to_string()))?;
     let name = pod.metadata.name.take().filter(|name| !name.is_empty()).ok_or(ManifestError::Incomplete)?;
     let digest = Sha256::digest(format!("{node}\n{text}"));
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();

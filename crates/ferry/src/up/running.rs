@@ -133,11 +133,7 @@ fn has_entries(dir: &Path) -> bool {
 }
 
 /// Runs a component. One that fails or panics ends the cluster: half of one would look whole.
-fn supervise<F, E>(
-    failures: &mpsc::UnboundedSender<anyhow::Error>,
-    name: &'static str,
-    component: F,
-) -> JoinHandle<()>
+fn supervise<F, E>(failures: &mpsc::UnboundedSender<anyhow::Error>, name: &'static str, component: F) -> JoinHandle<()>
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
     E: Into<anyhow::Error> + Send + 'static,

@@ -1,0 +1,58 @@
+//! Ferry's API server in this process, on a store of its own.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use api::UserInfo;
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) struct Ferry {
+    server: Arc<ApiServer>,
+    drain: CancellationToken,
+    _dir: tempfile::TempDir,
+}
+
+impl Ferry {
+    pub(crate) async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let store = Arc::new(store::Embedded::open(dir.path(), store::Options::default())?);
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let config = Config {
+            advertise_address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+            secure_port: 6443,
+            service_cluster_ip_range: (IpAddr::V4(Ipv4Addr::new(10, 96, 0, 0)), 16),
+            service_node_port_range: 30000..=32767,
+            service_account_key: ServiceAccountKey::from_pkcs8(&key.serialize_der())?,
+            service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
+            client_ca: Vec::new(),
+            kubelet: KubeletClient { tls: Arc::new(tls) },
+        };
+        let drain = CancellationToken::new();
+        let server = ApiServer::start(config, store, drain.clone()).await?;
+        Ok(Self { server, drain, _dir: dir })
+    }
+
+    pub(crate) async fn send(&self, request: http::Request<Vec<u8>>) -> Result<(u16, Value)> {
+        let mut request = request.map(|body| Full::new(body.into()).map_err(Into::into).boxed_unsync());
+        request.extensions_mut().insert(UserInfo::authenticated("admin", &["system:masters"]));
+        let response = self.server.handle(request).await;
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.map_err(|error| anyhow::anyhow!(error)).context("body")?;
+        Ok((code, super::compare::body(&body.to_bytes())))
+    }
+}
+
+impl Drop for Ferry {
+    fn drop(&mut self) {
+        self.drain.cancel();
+    }
+}
