@@ -15,10 +15,10 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 
 /// Creates what is missing, and brings back what must not differ.
 pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    // Roles live in them.
+    let namespaces = NAMESPACES.map(|name| ("", "namespaces", "", json!({"metadata": {"name": name}})));
+    ensure_all(server, namespaces).await?;
     let mut wanted: Vec<(&str, &str, &str, Value)> = Vec::new();
-    for name in NAMESPACES {
-        wanted.push(("", "namespaces", "", json!({"metadata": {"name": name}})));
-    }
     for (name, value, description) in [
         (
             "system-node-critical",
@@ -34,16 +34,21 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         let class = json!({"metadata": {"name": name}, "value": value, "description": description, "preemptionPolicy": "PreemptLowerPriority"});
         wanted.push(("scheduling.k8s.io", "priorityclasses", "", class));
     }
-    for (plural, object) in policy::objects() {
-        wanted.push(("rbac.authorization.k8s.io", plural, "", object));
+    for role in policy::objects() {
+        wanted.push(("rbac.authorization.k8s.io", role.plural, role.namespace, Value::Object(role.object)));
     }
-    // One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
+    ensure_all(server, wanted).await?;
+    publish_kubernetes_service(server).await
+}
+
+/// One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
+async fn ensure_all(
+    server: &Arc<ApiServer>,
+    wanted: impl IntoIterator<Item = (&str, &str, &str, Value)>,
+) -> Result<(), ApiError> {
     let writes =
         wanted.into_iter().map(|(group, plural, namespace, object)| ensure(server, group, plural, namespace, object));
-    for result in futures::future::join_all(writes).await {
-        result?;
-    }
-    publish_kubernetes_service(server).await
+    futures::future::join_all(writes).await.into_iter().collect()
 }
 
 async fn ensure(
@@ -64,8 +69,12 @@ async fn ensure(
             Err(error) if error.reason != "AlreadyExists" => Err(error),
             _ => Ok(()),
         },
-        // Roles and endpoints follow the binary and the configuration; the rest belongs to the user once it exists.
-        Some(_) if matches!(plural, "clusterroles" | "clusterrolebindings" | "endpoints" | "endpointslices") => {
+        Some(_) if group == "rbac.authorization.k8s.io" => {
+            let change = |current: &Object| Ok(policy::reconciled(current, &object));
+            writer.update(namespace, &name, change).await.map(|_| ())
+        }
+        // Endpoints follow the configuration; the rest belongs to the user once it exists.
+        Some(_) if matches!(plural, "endpoints" | "endpointslices") => {
             let content = object.clone();
             let change = |current: &Object| {
                 let mut new = current.clone();

@@ -3,6 +3,7 @@
 //! Every controller is a pure `plan` and a thin `reconcile`. They know the API and nothing else: no controller calls another.
 
 mod claim;
+mod cluster_role_aggregation;
 mod controller;
 mod daemon_set;
 mod deployment;
@@ -121,6 +122,7 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<node_ipam::NodeIpam>(),
         context.start::<service_account::ServiceAccounts>(),
         context.start::<root_ca::RootCaPublisher>(),
+        context.start::<cluster_role_aggregation::ClusterRoleAggregation>(),
         context.start::<deployment::Deployments>(),
         context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
         context.start::<replica_set::ReplicaSets<ReplicationController>>(),

@@ -1,61 +1,118 @@
-//! Reads the table of bootstrap roles and bindings.
+//! Reads the table of bootstrap roles and bindings, and says what an existing one lacks of it.
 
-use std::collections::HashMap;
-
+use api::Object;
 use serde_json::{Value, json};
 
 static TABLE: &str = include_str!("policy.txt");
+const GROUP: &str = "rbac.authorization.k8s.io";
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Cluster roles and cluster role bindings, as (plural, object).
-pub(super) fn objects() -> Vec<(&'static str, Value)> {
-    let mut rules: Vec<(&str, Vec<Value>)> = Vec::new();
-    let mut bindings: Vec<(&str, &str, Vec<Value>)> = Vec::new();
-    let mut known: HashMap<&str, usize> = HashMap::new();
+/// A role or a binding that every cluster has.
+pub(super) struct Wanted {
+    pub(super) plural: &'static str,
+    pub(super) namespace: &'static str,
+    pub(super) object: Object,
+}
+
+pub(super) fn objects() -> Vec<Wanted> {
+    let mut found: Vec<Wanted> = Vec::new();
     for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match (line.starts_with(' '), words.as_slice()) {
-            (false, ["role", name]) => {
-                known.insert(name, rules.len());
-                rules.push((name, Vec::new()));
+            (false, ["role", name, labels @ ..]) => {
+                found.push(wanted(name, ["roles", "clusterroles"], labels, &[("rules", json!([]))]));
             }
-            (false, ["bind", name, role, kind, subject]) => {
-                let subject = subject_of(kind, subject);
-                match bindings.iter_mut().find(|(known, _, _)| known == name) {
-                    Some((_, _, subjects)) => subjects.push(subject),
-                    None => bindings.push((name, role, vec![subject])),
-                }
+            (false, ["aggregate", name, label, labels @ ..]) => {
+                let (key, value) = label.split_once('=').unwrap_or((label, "true"));
+                let rule = json!({"clusterRoleSelectors": [{"matchLabels": {key: value}}]});
+                found.push(wanted(name, ["roles", "clusterroles"], labels, &[("aggregationRule", rule)]));
             }
-            (true, ["use", other]) => {
-                let included = known.get(other).and_then(|i| rules.get(*i)).map(|(_, r)| r.clone()).unwrap_or_default();
-                if let Some((_, current)) = rules.last_mut() {
-                    current.extend(included);
-                }
-            }
+            (false, ["bind", name, role, subject @ ..]) => bind(&mut found, name, role, subject),
             (true, words) => {
-                if let Some((_, current)) = rules.last_mut() {
-                    current.extend(rule_of(words));
+                let rules = found.last_mut().and_then(|last| last.object.get_mut("rules")?.as_array_mut());
+                if let (Some(rules), Some(rule)) = (rules, rule_of(words)) {
+                    rules.push(rule);
                 }
             }
             _ => (),
         }
     }
-    let metadata = |name: &str| {
-        json!({
-            "name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
-            "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
-        })
+    found
+}
+
+/// `[namespaced, cluster-wide]` are the two plurals of what is wanted.
+fn wanted(name: &'static str, plurals: [&'static str; 2], labels: &[&str], content: &[(&str, Value)]) -> Wanted {
+    let [local, cluster_wide] = plurals;
+    let (namespace, name, plural) = match name.split_once('/') {
+        Some((namespace, name)) => (namespace, name, local),
+        None => ("", name, cluster_wide),
     };
-    let roles =
-        rules.into_iter().map(|(name, rules)| ("clusterroles", json!({"metadata": metadata(name), "rules": rules})));
-    let bindings = bindings.into_iter().map(|(name, role, subjects)| {
-        let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
-        ("clusterrolebindings", json!({"metadata": metadata(name), "roleRef": reference, "subjects": subjects}))
-    });
-    roles.chain(bindings).collect()
+    let mut all = Object::from_iter([("kubernetes.io/bootstrapping".to_owned(), "rbac-defaults".into())]);
+    all.extend(labels.iter().filter_map(|label| label.split_once('=')).map(|(k, v)| (k.to_owned(), v.into())));
+    let metadata = json!({"name": name, "labels": all, "annotations": {AUTOUPDATE: "true"}});
+    let mut object = Object::from_iter([("metadata".to_owned(), metadata)]);
+    object.extend(content.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    Wanted { plural, namespace, object }
+}
+
+/// Several lines may bind the same name: each adds a subject.
+fn bind(found: &mut Vec<Wanted>, name: &'static str, role: &str, subject: &[&str]) {
+    let kind = if name.contains('/') { "Role" } else { "ClusterRole" };
+    let reference = json!({"apiGroup": GROUP, "kind": kind, "name": role});
+    let binding = wanted(name, ["rolebindings", "clusterrolebindings"], &[], &[("roleRef", reference)]);
+    let same = |known: &Wanted| {
+        known.plural == binding.plural
+            && known.namespace == binding.namespace
+            && known.object.get("metadata") == binding.object.get("metadata")
+    };
+    let index = match found.iter().position(same) {
+        Some(index) => index,
+        None => {
+            found.push(binding);
+            found.len() - 1
+        }
+    };
+    if let (Some(known), [kind, subject]) = (found.get_mut(index), subject) {
+        let subjects = known.object.entry("subjects").or_insert_with(|| json!([]));
+        subjects.as_array_mut().map(|list| list.push(subject_of(kind, subject))).unwrap_or_default();
+    }
+}
+
+/// What upstream does to a role that exists: what is missing is added, what somebody added stays, and who turned the
+/// annotation off is left alone.
+pub(super) fn reconciled(current: &Object, wanted: &Object) -> Object {
+    let mut new = current.clone();
+    let kept = |value: &Value| {
+        value.pointer(&format!("/annotations/{}", AUTOUPDATE.replace('/', "~1"))) == Some(&json!("false"))
+    };
+    if current.get("metadata").is_some_and(kept) {
+        return new;
+    }
+    for part in ["labels", "annotations"] {
+        let ours = wanted.get("metadata").and_then(|m| m.get(part)?.as_object()).cloned().unwrap_or_default();
+        let theirs = api::ObjectExt::at_mut(&mut new, &["metadata", part]);
+        for (key, value) in ours {
+            theirs.entry(key).or_insert(value);
+        }
+    }
+    for list in ["rules", "subjects"] {
+        let Some(ours) = wanted.get(list).and_then(Value::as_array) else { continue };
+        let theirs = new.entry(list).or_insert_with(|| json!([]));
+        if !theirs.is_array() {
+            *theirs = json!([]);
+        }
+        if let Some(theirs) = theirs.as_array_mut() {
+            let missing: Vec<Value> = ours.iter().filter(|item| !theirs.contains(item)).cloned().collect();
+            theirs.extend(missing);
+        }
+    }
+    if let Some(rule) = wanted.get("aggregationRule") {
+        new.insert("aggregationRule".into(), rule.clone());
+    }
+    new
 }
 
 fn subject_of(kind: &str, name: &str) -> Value {
-    const GROUP: &str = "rbac.authorization.k8s.io";
     match (kind, name.split_once(':')) {
         ("serviceaccount", Some((namespace, name))) => {
             json!({"kind": "ServiceAccount", "namespace": namespace, "name": name})
@@ -85,7 +142,6 @@ fn verbs_of(text: &str) -> Vec<&str> {
     text.split(',')
         .flat_map(|verb| match verb {
             "ro" => vec!["get", "list", "watch"],
-            "rw" => vec!["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
             verb => vec![verb],
         })
         .collect()
@@ -95,21 +151,34 @@ fn verbs_of(text: &str) -> Vec<&str> {
 mod tests {
     use super::*;
 
+    fn find(plural: &str, name: &str) -> Object {
+        let found = objects().into_iter().find(|w| w.plural == plural && w.object["metadata"]["name"] == name);
+        found.map(|wanted| wanted.object).unwrap()
+    }
+
     #[test]
     fn the_table_becomes_roles_and_bindings() {
-        let objects = objects();
-        let find = |plural: &str, name: &str| {
-            let found = objects.iter().find(|(p, o)| *p == plural && o["metadata"]["name"] == name);
-            found.map(|(_, object)| object.clone()).unwrap()
-        };
-        assert_eq!(
-            find("clusterroles", "cluster-admin")["rules"][0],
-            json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})
-        );
-        let admin = find("clusterroles", "admin");
-        assert!(
-            admin["rules"].as_array().unwrap().len() > find("clusterroles", "view")["rules"].as_array().unwrap().len()
-        );
+        let all = find("clusterroles", "cluster-admin")["rules"][0].clone();
+        assert_eq!(all, json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        let edit = find("clusterroles", "edit");
+        assert_eq!(edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"], "true");
+        assert!(edit.contains_key("aggregationRule") && !edit.contains_key("rules"));
         assert_eq!(find("clusterrolebindings", "system:public-info-viewer")["subjects"].as_array().unwrap().len(), 2);
+        assert!(!find("clusterrolebindings", "system:node").contains_key("subjects"));
+        let lock = find("rolebindings", "system::leader-locking-kube-scheduler");
+        assert_eq!(lock["roleRef"]["kind"], "Role");
+    }
+
+    #[test]
+    fn what_somebody_added_stays() {
+        let wanted = find("clusterroles", "system:basic-user");
+        let mut current = wanted.clone();
+        let own = json!({"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["things"]});
+        current.insert("rules".into(), json!([own]));
+        let rules = reconciled(&current, &wanted)["rules"].as_array().unwrap().clone();
+        assert_eq!(rules.first(), Some(&own));
+        assert_eq!(rules.len(), wanted["rules"].as_array().unwrap().len() + 1);
+        current["metadata"]["annotations"][AUTOUPDATE] = "false".into();
+        assert_eq!(reconciled(&current, &wanted), current);
     }
 }
