@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 /// A program the tests call, and the package that has it.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 9] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("docker-registry", "docker-registry"),
@@ -13,6 +13,8 @@ const NEEDED: [(&str, &str); 7] = [
     ("file", "file"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
 ];
 
 pub(crate) fn install() -> Result<()> {

@@ -50,9 +50,14 @@ fn end_to_end() -> Result<()> {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
-    // A failed test says why in its own words; a backtrace only buries them.
-    let status =
-        Command::new(env!("CARGO")).args(arguments).current_dir(crate::root()?).env("RUST_BACKTRACE", "0").status()?;
+    // A failed test says why in its own words; a backtrace only buries them. What the first step installed is not to be
+    // found missing.
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(crate::root()?)
+        .env("RUST_BACKTRACE", "0")
+        .env("FERRY_REQUIRE_ETCD", "1")
+        .status()?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
     Ok(())
 }

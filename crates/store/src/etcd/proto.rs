@@ -16,3 +16,8 @@ pub mod etcdserverpb {
         }
     }
 }
+
+/// The Watch service with events that are encoded already.
+pub(crate) mod served {
+    include!(concat!(env!("OUT_DIR"), "/served/etcdserverpb.rs"));
+}

@@ -1,5 +1,7 @@
 //! etcd's v3 gRPC API in front of any [`Store`]: one member that is its own leader.
 
+mod authority;
+mod encoding;
 mod kv;
 mod lease;
 mod listener;
@@ -15,10 +17,14 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 
+use self::encoding::Encodings;
 pub use self::listener::Listener;
-use super::proto::etcdserverpb::{
-    self as pb, auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
-    maintenance_server::MaintenanceServer, watch_server::WatchServer,
+use super::proto::{
+    etcdserverpb::{
+        self as pb, auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer,
+        lease_server::LeaseServer, maintenance_server::MaintenanceServer,
+    },
+    served::watch_server::WatchServer,
 };
 use crate::{Range, Revision, Store, StoreError};
 
@@ -70,12 +76,19 @@ pub struct Server {
     client_urls: Arc<[String]>,
     drain: CancellationToken,
     progress_interval: Duration,
+    encodings: Arc<Encodings>,
 }
 
 impl Server {
     /// `client_urls` is what the member list tells clients.
     pub fn new(store: Arc<dyn Store>, client_urls: Vec<String>, drain: CancellationToken) -> Server {
-        Server { store, client_urls: client_urls.into(), drain, progress_interval: PROGRESS_INTERVAL }
+        Server {
+            store,
+            client_urls: client_urls.into(),
+            drain,
+            progress_interval: PROGRESS_INTERVAL,
+            encodings: Arc::default(),
+        }
     }
 
     /// The services, for an HTTP/2 server of the caller's own.

@@ -4,7 +4,7 @@ use tonic::{Code, Status};
 
 use crate::StoreError;
 
-pub(super) const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 const FUTURE_REVISION: &str = "etcdserver: mvcc: required revision is a future revision";
 const LEASE_NOT_FOUND: &str = "etcdserver: requested lease not found";
 const LEASE_EXISTS: &str = "etcdserver: lease already exists";

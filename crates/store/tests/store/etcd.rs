@@ -14,12 +14,13 @@ use store::{
 };
 use tokio::{net::UnixListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::scenario::{Subject, run, scenarios};
 
 #[tokio::test]
 async fn the_client_on_our_server_follows_every_scenario() {
-    for (name, text) in scenarios() {
+    for (name, text) in scenarios("engine") {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
         let client = connect(vec![served.endpoint()]).await;
@@ -32,7 +33,7 @@ async fn the_client_on_our_server_follows_every_scenario() {
 #[tokio::test]
 async fn the_client_on_real_etcd_follows_every_scenario() {
     let Some(binary) = tool("etcd") else { return };
-    for (name, text) in scenarios() {
+    for (name, text) in scenarios("engine") {
         let dir = tempfile::tempdir().unwrap();
         let etcd = Etcd::cluster(&binary, dir.path(), 1).remove(0);
         let client = connect(vec![etcd.endpoint.clone()]).await;
@@ -73,21 +74,34 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 }
 
 /// The embedded engine behind our server, on a unix socket.
-pub(crate) struct Served {
+pub(crate) struct Served<S = Embedded> {
     dir: PathBuf,
-    pub(crate) store: Arc<Embedded>,
+    pub(crate) store: Arc<S>,
     drain: CancellationToken,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Served {
     pub(crate) fn start(dir: &Path) -> Served {
-        let store = Arc::new(Embedded::open(&dir.join("data"), Options::default()).unwrap());
-        let listener = Listener::Unix(UnixListener::bind(dir.join("socket")).unwrap());
-        Served::with(dir, store, listener)
+        Served::in_front_of(dir, Embedded::open(&dir.join("data"), Options::default()).unwrap())
     }
 
-    pub(crate) fn with(dir: &Path, store: Arc<Embedded>, listener: Listener) -> Served {
+    async fn restart(self) -> Served {
+        let (dir, store) = (self.dir.clone(), self.store.clone());
+        self.stop().await;
+        store.close().await;
+        std::fs::remove_file(dir.join("socket")).unwrap();
+        Served::start(&dir)
+    }
+}
+
+impl<S: Store> Served<S> {
+    pub(crate) fn in_front_of(dir: &Path, store: S) -> Served<S> {
+        let listener = Listener::Unix(UnixListener::bind(dir.join("socket")).unwrap());
+        Served::with(dir, Arc::new(store), listener)
+    }
+
+    pub(crate) fn with(dir: &Path, store: Arc<S>, listener: Listener) -> Served<S> {
         let drain = CancellationToken::new();
         let task = tokio::spawn(serve(store.clone(), vec![listener], drain.clone()));
         Served { dir: dir.to_owned(), store, drain, task }
@@ -97,18 +111,14 @@ impl Served {
         format!("unix://{}", self.dir.join("socket").display())
     }
 
+    pub(crate) async fn channel(&self) -> Channel {
+        Endpoint::new(self.endpoint()).unwrap().connect().await.unwrap()
+    }
+
     /// Stops serving; the store stays open.
     pub(crate) async fn stop(self) {
         self.drain.cancel();
         self.task.await.unwrap().unwrap();
-    }
-
-    async fn restart(self) -> Served {
-        let (dir, store) = (self.dir.clone(), self.store.clone());
-        self.stop().await;
-        store.close().await;
-        std::fs::remove_file(dir.join("socket")).unwrap();
-        Served::start(&dir)
     }
 }
 

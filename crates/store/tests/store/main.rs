@@ -1,6 +1,8 @@
 //! The engines' tests: text scenarios, a naive model, crashes, faults below, etcd on either side.
 
 #[cfg(test)]
+mod api;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod etcd;
@@ -18,6 +20,8 @@ mod model;
 mod property;
 #[cfg(test)]
 mod scenario;
+#[cfg(test)]
+mod session;
 #[cfg(test)]
 mod watch_service;
 #[cfg(test)]

@@ -176,6 +176,22 @@ fn pick(keys: &Keys, revision: Revision, events: &[Event]) -> Option<Batch> {
     (!events.is_empty()).then(|| Batch { revision, events: events.into() })
 }
 
+/// etcd's limits on what a transaction may be.
+fn refuse(txn: &Txn) -> Result<(), StoreError> {
+    let count = txn.compares.len().max(txn.success.len()).max(txn.failure.len());
+    if count > 128 {
+        return Err(StoreError::TooManyOps { count, limit: 128 });
+    }
+    txn.success.iter().chain(&txn.failure).try_for_each(|op| match op {
+        Op::Put { key, .. } | Op::Delete { key, .. } | Op::Update { key, .. } if key.is_empty() => {
+            Err(StoreError::EmptyKey)
+        }
+        Op::Range(range) if range.start.is_empty() => Err(StoreError::EmptyKey),
+        Op::Txn(txn) => refuse(txn),
+        _ => Ok(()),
+    })
+}
+
 /// Whether in any choice of branches a key is written twice.
 fn writes_twice(ops: &[Op]) -> bool {
     choices(ops).iter().any(|ops| {
@@ -245,6 +261,7 @@ impl Store for Model {
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnResult, StoreError> {
+        refuse(&txn)?;
         if [&txn.success, &txn.failure].into_iter().any(|ops| writes_twice(ops)) {
             return Err(StoreError::DuplicateKey);
         }
@@ -289,6 +306,10 @@ impl Store for Model {
 
     async fn lease_grant(&self, ttl_seconds: i64, id: i64) -> Result<Lease, StoreError> {
         let mut inner = self.0.lock().unwrap();
+        if ttl_seconds > 9_000_000_000 {
+            return Err(StoreError::LeaseTooLong { seconds: ttl_seconds, limit: 9_000_000_000 });
+        }
+        let id = if id == 0 { inner.leases.keys().max().map_or(1000, |id| id + 1) } else { id };
         if inner.leases.contains_key(&id) {
             return Err(StoreError::LeaseExists(id));
         }

@@ -1,4 +1,4 @@
-//! Runs `tests/scenarios/*.txt` against every engine and against the naive model: one expectation for all.
+//! Runs `tests/scenarios/engine/*.txt` against every engine and against the naive model: one expectation for all.
 //!
 //! A line holds steps separated by ` | `; a step is `command → answer`. `#` starts a comment. Every file starts with an empty store.
 
@@ -12,7 +12,7 @@ use crate::model::Model;
 
 #[tokio::test]
 async fn the_engine_follows_every_scenario() {
-    for (name, text) in scenarios() {
+    for (name, text) in scenarios("engine") {
         let dir = tempfile::tempdir().unwrap();
         let mut engine =
             Engine { dir: dir.path(), store: Some(Embedded::open(dir.path(), Options::default()).unwrap()) };
@@ -22,13 +22,14 @@ async fn the_engine_follows_every_scenario() {
 
 #[tokio::test]
 async fn the_model_follows_every_scenario() {
-    for (name, text) in scenarios() {
+    for (name, text) in scenarios("engine") {
         run(&name, &text, &mut Model::default()).await;
     }
 }
 
-pub(crate) fn scenarios() -> Vec<(String, String)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+/// The name and text of every file of this kind.
+pub(crate) fn scenarios(kind: &str) -> Vec<(String, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(kind);
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let all: Vec<_> = files.map(|path| (path.display().to_string(), std::fs::read_to_string(&path).unwrap())).collect();
     assert!(!all.is_empty());
@@ -65,15 +66,24 @@ impl Subject for Engine<'_> {
 
 pub(crate) async fn run(name: &str, text: &str, subject: &mut impl Subject) {
     let mut watches = HashMap::new();
+    for (line, command, want) in steps(name, text) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let got = perform(subject, &mut watches, &words).await.unwrap_or_else(|error| said(&error));
+        assert_eq!(got.trim(), want, "{name}:{line}: {command}");
+    }
+}
+
+/// Line number, command and expected answer of every step.
+pub(crate) fn steps<'a>(name: &str, text: &'a str) -> Vec<(usize, &'a str, &'a str)> {
+    let mut steps = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap().trim();
         for step in line.split(" | ").filter(|step| !step.is_empty()) {
             let (command, want) = step.split_once('→').unwrap_or_else(|| panic!("{name}:{}: no →", index + 1));
-            let words: Vec<&str> = command.split_whitespace().collect();
-            let got = perform(subject, &mut watches, &words).await.unwrap_or_else(|error| said(&error));
-            assert_eq!(got.trim(), want.trim(), "{name}:{}: {command}", index + 1);
+            steps.push((index + 1, command.trim(), want.trim()));
         }
     }
+    steps
 }
 
 async fn perform(
@@ -81,7 +91,6 @@ async fn perform(
     watches: &mut HashMap<String, Watch>,
     words: &[&str],
 ) -> Result<String, StoreError> {
-    let number = |name: &str| option(words, name).map_or(0, |text| text.parse::<i64>().unwrap());
     let store = subject.store();
     Ok(match words {
         ["reopen"] => {
@@ -102,7 +111,7 @@ async fn perform(
         ["revision"] => store.revision().await?.to_string(),
         ["watch", name, keys, ..] => {
             let (start, end) = interval(keys);
-            watches.insert((*name).into(), store.watch(start, end, number("from")).await?);
+            watches.insert((*name).into(), store.watch(start, end, number(words, "from")).await?);
             "ok".into()
         }
         ["next", name, how @ ..] => {
@@ -115,7 +124,7 @@ async fn perform(
             Some(item) => format!("{item:?}"),
         },
         ["grant", id, ..] => {
-            let lease = store.lease_grant(number("ttl"), id.parse().unwrap()).await?;
+            let lease = store.lease_grant(number(words, "ttl"), id.parse().unwrap()).await?;
             format!("lease {} ttl {}", lease.id, lease.ttl_seconds)
         }
         ["revoke", id] => format!("rev {}", store.lease_revoke(id.parse().unwrap()).await?),
@@ -130,16 +139,20 @@ async fn perform(
     })
 }
 
-fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+pub(crate) fn number(words: &[&str], name: &str) -> i64 {
+    option(words, name).map_or(0, |text| text.parse().unwrap())
+}
+
+pub(crate) fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-fn bytes(text: &str) -> Bytes {
+pub(crate) fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
 /// `a` one key, `a..c` up to c, `a..` to the end, `a*` a prefix.
-fn interval(text: &str) -> (Bytes, Option<Bytes>) {
+pub(crate) fn interval(text: &str) -> (Bytes, Option<Bytes>) {
     if let Some(prefix) = text.strip_suffix('*') {
         let keys = Keys::prefix(bytes(prefix));
         return (keys.start, keys.end);
@@ -177,12 +190,11 @@ fn op(words: &[&str]) -> Op {
 
 fn range(words: &[&str]) -> Range {
     let (start, end) = interval(words[1]);
-    let number = |name: &str| option(words, name).map_or(0, |text| text.parse::<i64>().unwrap());
     Range {
         start,
         end,
-        revision: number("at"),
-        limit: number("limit") as usize,
+        revision: number(words, "at"),
+        limit: number(words, "limit") as usize,
         keys_only: words.contains(&"keys"),
         count_only: words.contains(&"count"),
     }
@@ -203,7 +215,7 @@ fn txn(words: &[&str]) -> Txn {
 }
 
 /// Splits at separators that are in no parentheses.
-fn split<'a, 'b>(words: &'b [&'a str], separators: &[&str]) -> Vec<&'b [&'a str]> {
+pub(crate) fn split<'a, 'b>(words: &'b [&'a str], separators: &[&str]) -> Vec<&'b [&'a str]> {
     let mut depth = 0;
     let separates = |word: &&str| {
         depth += i32::from(*word == "(") - i32::from(*word == ")");

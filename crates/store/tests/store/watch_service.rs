@@ -1,51 +1,19 @@
 //! The Watch service, message by message: what `etcdctl` does not show.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use store::{
     Op, Store, Txn,
     etcd::proto::{
         etcdserverpb::{
             WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
-            watch_client::WatchClient, watch_create_request::FilterType, watch_request::RequestUnion,
+            watch_request::RequestUnion,
         },
         mvccpb::event::Type,
     },
 };
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Streaming, transport::Endpoint};
 
-use crate::etcd::Served;
-
-struct Session {
-    requests: mpsc::Sender<WatchRequest>,
-    responses: Streaming<WatchResponse>,
-}
-
-impl Session {
-    async fn start(served: &Served) -> Session {
-        let channel = Endpoint::new(served.endpoint()).unwrap().connect().await.unwrap();
-        let (requests, outgoing) = mpsc::channel(16);
-        let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-        let responses = client.watch(ReceiverStream::new(outgoing)).await.unwrap().into_inner();
-        Session { requests, responses }
-    }
-
-    async fn send(&self, request: RequestUnion) {
-        self.requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
-    }
-
-    async fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {
-        self.send(RequestUnion::CreateRequest(request)).await;
-        self.next().await
-    }
-
-    async fn next(&mut self) -> WatchResponse {
-        let next = tokio::time::timeout(Duration::from_secs(10), self.responses.message());
-        next.await.expect("a response").unwrap().expect("no end")
-    }
-}
+use crate::{etcd::Served, session::Session};
 
 fn on(key: &'static str) -> WatchCreateRequest {
     WatchCreateRequest { key: key.into(), ..Default::default() }
@@ -67,7 +35,7 @@ async fn with<F: Future<Output = ()>>(test: impl FnOnce(Served, Session) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let path: &Path = dir.path();
     let served = Served::start(path);
-    let session = Session::start(&served).await;
+    let session = Session::start(served.channel().await);
     test(served, session).await;
 }
 
@@ -93,29 +61,8 @@ async fn many_watches_share_a_stream_and_end_apart() {
         ids.sort_unstable();
         assert_eq!(ids, [0, 7]);
         served.stop().await;
-        let end = session.responses.message().await.unwrap_err();
+        let end = session.message().await.unwrap_err();
         assert_eq!((end.code(), end.message()), (tonic::Code::Unavailable, "etcdserver: server stopped"));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn filters_leave_events_out_and_previous_values_come_when_asked_for() {
-    with(|served, mut session| async move {
-        let filter = |filter: FilterType| WatchCreateRequest { filters: vec![filter.into()], ..on("a") };
-        session.create(filter(FilterType::Noput)).await;
-        put(&served, "a", vec![1]).await;
-        served.store.txn(Txn { success: vec![Op::delete("a")], ..Txn::default() }).await.unwrap();
-        let response = session.next().await;
-        assert_eq!(events(&response), [(Type::Delete, "a".into())]);
-        assert_eq!(response.events[0].prev_kv, None);
-        let again = WatchCreateRequest { start_revision: 2, prev_kv: true, ..filter(FilterType::Nodelete) };
-        session.create(again).await;
-        put(&served, "a", vec![2]).await;
-        assert_eq!(session.next().await.header.unwrap().revision, 2);
-        assert_eq!(session.next().await.header.unwrap().revision, 4);
-        session.create(WatchCreateRequest { start_revision: 3, prev_kv: true, ..on("a") }).await;
-        assert_eq!(session.next().await.events[0].prev_kv.as_ref().unwrap().value[..], [1]);
     })
     .await;
 }
@@ -194,7 +141,7 @@ async fn a_large_revision_comes_in_fragments_to_those_who_ask() {
         let (first, second) = (session.next().await, session.next().await);
         assert_eq!((first.fragment, second.fragment), (true, false));
         assert_eq!([events(&first), events(&second)].concat(), [(Type::Put, "a".into()), (Type::Put, "b".into())]);
-        let mut whole = Session::start(&served).await;
+        let mut whole = Session::start(served.channel().await);
         whole.create(WatchCreateRequest { start_revision: 3, ..range }).await;
         assert_eq!(whole.next().await.events.len(), 2);
     })
@@ -228,12 +175,12 @@ async fn ten_thousand_watches_on_one_stream_each_get_their_event() {
             requests
         });
         for _ in 0..10_000 {
-            assert!(responses.message().await.unwrap().unwrap().created);
+            assert!(responses.recv().await.unwrap().unwrap().created);
         }
         let _open = asking.await.unwrap();
         put(&served, "a", vec![]).await;
         for _ in 0..10_000 {
-            assert_eq!(responses.message().await.unwrap().unwrap().events.len(), 1);
+            assert_eq!(responses.recv().await.unwrap().unwrap().events.len(), 1);
         }
     })
     .await;

@@ -16,6 +16,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
+use super::authority::Readdressed;
+
 /// A peer that has not finished its TLS handshake by then is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed accept, usually for want of file descriptors.
@@ -53,13 +55,13 @@ impl Listener {
                     let connections = connections.clone();
                     tokio::spawn(async move {
                         match handshake.await {
-                            Ok(Ok(stream)) => drop(connections.send(Connection(Box::new(stream))).await),
+                            Ok(Ok(stream)) => drop(connections.send(Connection::new(Box::new(stream))).await),
                             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                             Err(_) => tracing::debug!("TLS handshake took too long"),
                         }
                     });
                 }
-                (Ok(stream), None) => drop(connections.send(stream).await),
+                (Ok(stream), None) => drop(connections.send(Connection::new(stream)).await),
                 (Err(error), _) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -76,14 +78,14 @@ impl Listener {
         Some(TlsAcceptor::from(Arc::new(config)))
     }
 
-    async fn accept_one(&self) -> io::Result<Connection> {
+    async fn accept_one(&self) -> io::Result<Box<dyn Stream>> {
         match self {
             Listener::Tcp(listener) | Listener::Tls(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Connection(Box::new(stream)))
+                Ok(Box::new(stream))
             }
-            Listener::Unix(listener) => Ok(Connection(Box::new(listener.accept().await?.0))),
+            Listener::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
         }
     }
 }
@@ -92,7 +94,13 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// An accepted connection, whatever it came through.
-pub(super) struct Connection(Box<dyn Stream>);
+pub(super) struct Connection(Readdressed<Box<dyn Stream>>);
+
+impl Connection {
+    fn new(stream: Box<dyn Stream>) -> Connection {
+        Connection(Readdressed::new(stream))
+    }
+}
 
 impl Connected for Connection {
     type ConnectInfo = ();

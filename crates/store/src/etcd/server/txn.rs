@@ -95,7 +95,11 @@ fn op_answer(op: &pb::RequestOp, result: OpResult, revision: Revision) -> Option
         (Request::RequestRange(request), OpResult::Range(found)) => {
             Response::ResponseRange(range::answer(request, found))
         }
-        (Request::RequestTxn(request), OpResult::Txn(result)) => Response::ResponseTxn(txn_answer(request, result)),
+        // etcd leaves the header of a nested answer empty.
+        (Request::RequestTxn(request), OpResult::Txn(result)) => Response::ResponseTxn(pb::TxnResponse {
+            header: Some(pb::ResponseHeader::default()),
+            ..txn_answer(request, result)
+        }),
         (Request::RequestPut(request), result) => Response::ResponsePut(put_answer(request, result, revision)),
         (Request::RequestDeleteRange(request), result) => {
             Response::ResponseDeleteRange(delete_answer(request, result, revision))

@@ -19,7 +19,10 @@ use crate::{
     Keys, Revision, StoreError,
     etcd::{
         convert::end_from_proto,
-        proto::etcdserverpb::{self as pb, watch_request::RequestUnion, watch_server::Watch},
+        proto::{
+            etcdserverpb::{self as pb, watch_request::RequestUnion},
+            served::{WatchResponse, watch_server::Watch},
+        },
         status,
     },
 };
@@ -31,11 +34,11 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The watch id of what concerns no watch, or all.
 const NO_WATCH: i64 = -1;
 
-type Out = mpsc::Sender<Result<pb::WatchResponse, Status>>;
+type Out = mpsc::Sender<Result<WatchResponse, Status>>;
 
 #[tonic::async_trait]
 impl Watch for Server {
-    type WatchStream = ReceiverStream<Result<pb::WatchResponse, Status>>;
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
 
     async fn watch(
         &self,
@@ -83,13 +86,13 @@ impl Session {
         Ok(())
     }
 
-    async fn send(&self, response: pb::WatchResponse) -> Result<(), Status> {
+    async fn send(&self, response: WatchResponse) -> Result<(), Status> {
         self.out.send(Ok(response)).await.map_err(|_| Status::cancelled("the client has gone"))
     }
 
     async fn create(&mut self, request: pb::WatchCreateRequest) -> Result<(), Status> {
         let revision = self.server.store.revision().await?;
-        let created = pb::WatchResponse { header: header(revision), created: true, ..Default::default() };
+        let created = WatchResponse { header: header(revision), created: true, ..Default::default() };
         let keys = keys(&request);
         let refusal = match (self.id(request.watch_id), keys.bounds()) {
             (Some(id), Some(_)) => return self.start(id, keys, request, created).await,
@@ -97,7 +100,7 @@ impl Session {
             (_, None) => "mvcc: watcher range is empty",
         };
         let cancel_reason = refusal.to_owned();
-        self.send(pb::WatchResponse { watch_id: NO_WATCH, canceled: true, cancel_reason, ..created }).await
+        self.send(WatchResponse { watch_id: NO_WATCH, canceled: true, cancel_reason, ..created }).await
     }
 
     async fn start(
@@ -105,16 +108,16 @@ impl Session {
         id: i64,
         keys: Keys,
         request: pb::WatchCreateRequest,
-        created: pb::WatchResponse,
+        created: WatchResponse,
     ) -> Result<(), Status> {
         let revision = created.header.as_ref().map_or(0, |header| header.revision);
         let from = if request.start_revision > 0 { request.start_revision } else { revision + 1 };
-        let created = pb::WatchResponse { watch_id: id, ..created };
+        let created = WatchResponse { watch_id: id, ..created };
         let watch = match self.server.store.watch(keys.start, keys.end, from).await {
             Ok(watch) => watch,
             Err(StoreError::Compacted { oldest }) => {
                 self.send(created).await?;
-                return self.send(follow::compacted(id, revision, oldest)).await;
+                return self.send(follow::compacted(id, oldest)).await;
             }
             Err(error) => return Err(error.into()),
         };
@@ -148,7 +151,7 @@ impl Session {
         // Nothing of this watch may come after the word that it is cancelled.
         let _ = running.task.await;
         let header = header(self.server.store.revision().await?);
-        self.send(pb::WatchResponse { header, watch_id: id, canceled: true, ..Default::default() }).await
+        self.send(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() }).await
     }
 
     /// Tells the client a revision up to which every watch of the stream has sent everything.
@@ -159,7 +162,7 @@ impl Session {
         if tokio::time::timeout(PROGRESS_TIMEOUT, reached).await.is_err() {
             return Ok(());
         }
-        self.send(pb::WatchResponse { header: header(revision), watch_id: NO_WATCH, ..Default::default() }).await
+        self.send(WatchResponse { header: header(revision), watch_id: NO_WATCH, ..Default::default() }).await
     }
 }
 

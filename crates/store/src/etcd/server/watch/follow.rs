@@ -1,7 +1,7 @@
 //! One watch: the store's batches as responses, filtered, in pieces if asked for, with notices when nothing happens.
 
-use futures::StreamExt;
-use prost::Message;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -12,12 +12,16 @@ use crate::{
     Batch, EventKind, Revision, StoreError, Watch,
     etcd::{
         MAX_REQUEST_BYTES,
-        convert::event_to_proto,
-        proto::etcdserverpb::{self as pb, watch_create_request::FilterType},
+        proto::{
+            etcdserverpb::{self as pb, ResponseHeader, watch_create_request::FilterType},
+            served::WatchResponse,
+        },
         server::header,
-        status,
     },
 };
+
+/// Events that are sent together if they are there: enough to catch up quickly, not so much that a response is long in coming.
+const TOGETHER_BYTES: usize = 64 << 10;
 
 /// A revision, and whom to tell when everything up to it is sent.
 pub(super) struct Mark {
@@ -63,52 +67,70 @@ impl Follow {
         tokio::select! {
             Some(mark) = marks.recv() => {
                 while watch.delivered() < mark.revision {
-                    self.deliver(watch.next().await).await?;
+                    let item = watch.next().await;
+                    self.deliver(watch, item).await?;
                 }
                 let _ = mark.reached.send(());
                 Ok(())
             }
-            item = watch.next() => self.deliver(item).await,
+            item = watch.next() => self.deliver(watch, item).await,
             () = tokio::time::sleep_until(quiet_until), if self.notify => {
-                self.send(pb::WatchResponse { header: header(watch.delivered()), ..Default::default() }).await
+                self.send(WatchResponse { header: header(watch.delivered()), ..Default::default() }).await
             }
         }
     }
 
-    async fn send(&self, response: pb::WatchResponse) -> Result<(), Ended> {
-        self.out.send(Ok(pb::WatchResponse { watch_id: self.id, ..response })).await.map_err(|_| Ended)
+    async fn send(&self, response: WatchResponse) -> Result<(), Ended> {
+        self.out.send(Ok(WatchResponse { watch_id: self.id, ..response })).await.map_err(|_| Ended)
     }
 
-    async fn deliver(&self, item: Option<Result<Batch, StoreError>>) -> Result<(), Ended> {
+    /// Sends a batch, together with those behind it that are there already: a watcher that is late catches up in few words.
+    async fn deliver(&self, watch: &mut Watch, mut item: Option<Result<Batch, StoreError>>) -> Result<(), Ended> {
+        let (mut revision, mut events, mut bytes) = (0, Vec::new(), 0);
+        while let Some(Ok(batch)) = &item {
+            revision = batch.revision;
+            let first = events.len();
+            self.take(batch, &mut events);
+            bytes += events.iter().skip(first).map(Bytes::len).sum::<usize>();
+            item = match bytes < TOGETHER_BYTES {
+                true => match watch.next().now_or_never() {
+                    Some(next) => next,
+                    None => return self.send_events(revision, events).await,
+                },
+                false => return self.send_events(revision, events).await,
+            };
+        }
+        self.send_events(revision, events).await?;
         match item {
-            Some(Ok(batch)) => {
-                let limit = if self.fragment { MAX_REQUEST_BYTES } else { usize::MAX };
-                for response in fragments(self.response(&batch), limit) {
-                    self.send(response).await?;
-                }
-                Ok(())
-            }
             Some(Err(error)) => self.end(error).await,
-            None => self.end(StoreError::Closed).await,
+            _ => self.end(StoreError::Closed).await,
         }
     }
 
-    fn response(&self, batch: &Batch) -> pb::WatchResponse {
+    async fn send_events(&self, revision: Revision, events: Vec<Bytes>) -> Result<(), Ended> {
+        let limit = if self.fragment { MAX_REQUEST_BYTES } else { usize::MAX };
+        for response in fragments(header(revision), events, limit) {
+            self.send(response).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds what this watch wants of a batch.
+    fn take(&self, batch: &Batch, events: &mut Vec<Bytes>) {
         let wanted = batch.events.iter().filter(|event| match event.kind {
             EventKind::Put => self.puts,
             EventKind::Delete => self.deletes,
         });
-        let events = wanted.map(|event| event_to_proto(event, self.prev_kv)).collect();
-        pb::WatchResponse { header: header(batch.revision), events, ..Default::default() }
+        events.extend(wanted.map(|event| self.server.encodings.of(event, self.prev_kv)));
     }
 
     async fn end(&self, error: StoreError) -> Result<(), Ended> {
         let last = match error {
             StoreError::SlowWatcher => match self.server.compacted().await {
-                Ok(oldest) => Ok(compacted(self.id, oldest, oldest)),
+                Ok(oldest) => Ok(compacted(self.id, oldest)),
                 Err(error) => Err(error.into()),
             },
-            StoreError::Compacted { oldest } => Ok(compacted(self.id, oldest, oldest)),
+            StoreError::Compacted { oldest } => Ok(compacted(self.id, oldest)),
             error => Err(error.into()),
         };
         let _ = self.out.send(last).await;
@@ -116,25 +138,17 @@ impl Follow {
     }
 }
 
-/// The last word to a watcher whose history is gone.
-pub(super) fn compacted(id: i64, revision: Revision, oldest: Revision) -> pb::WatchResponse {
-    pb::WatchResponse {
-        header: header(revision),
-        watch_id: id,
-        canceled: true,
-        compact_revision: oldest,
-        cancel_reason: status::COMPACTED.to_owned(),
-        ..Default::default()
-    }
+/// The last word to a watcher whose history is gone. As in etcd it tells neither a revision nor a reason beside the oldest.
+pub(super) fn compacted(id: i64, oldest: Revision) -> WatchResponse {
+    WatchResponse { header: header(0), watch_id: id, canceled: true, compact_revision: oldest, ..Default::default() }
 }
 
-/// Cuts a response so that no piece passes `limit` bytes unless one event alone does; nothing if it has no events.
-fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::WatchResponse> {
-    let pb::WatchResponse { header, events, .. } = response;
-    let mut pieces: Vec<pb::WatchResponse> = Vec::new();
+/// Responses none of which passes `limit` bytes unless one event alone does; none if there are no events.
+fn fragments(header: Option<ResponseHeader>, events: Vec<Bytes>, limit: usize) -> Vec<WatchResponse> {
+    let mut pieces: Vec<WatchResponse> = Vec::new();
     let mut bytes = 0;
     for event in events {
-        let len = event.encoded_len();
+        let len = event.len();
         bytes += len;
         match pieces.last_mut() {
             Some(piece) if bytes <= limit => piece.events.push(event),
@@ -143,7 +157,7 @@ fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::WatchResponse
                     last.fragment = true;
                 }
                 bytes = len;
-                pieces.push(pb::WatchResponse { header, events: vec![event], ..Default::default() });
+                pieces.push(WatchResponse { header, events: vec![event], ..Default::default() });
             }
         }
     }
@@ -152,8 +166,35 @@ fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::WatchResponse
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::HashSet, sync::Arc};
+
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
-    use crate::etcd::proto::mvccpb;
+    use crate::{Embedded, Op, Options, Store, Txn};
+
+    #[tokio::test]
+    async fn an_event_is_encoded_once_for_all_its_watchers() {
+        const WATCHERS: i64 = 1000;
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Embedded::open(dir.path(), Options::default()).unwrap());
+        let server = Server::new(store.clone(), Vec::new(), CancellationToken::new());
+        let (out, mut responses) = mpsc::channel(16);
+        let mut tasks = tokio::task::JoinSet::new();
+        for id in 0..WATCHERS {
+            let watch = store.watch("a".into(), Some("b".into()), 0).await.unwrap();
+            let follow = Follow::new(id, &pb::WatchCreateRequest::default(), server.clone(), out.clone());
+            tasks.spawn(follow.run(watch, mpsc::channel(1).1));
+        }
+        for puts in 1..=3 {
+            store.txn(Txn { success: vec![Op::put("a", "1")], ..Txn::default() }).await.unwrap();
+            let mut places = HashSet::new();
+            for _ in 0..WATCHERS {
+                places.insert(responses.recv().await.unwrap().unwrap().events[0].as_ptr().addr());
+            }
+            assert_eq!((places.len(), server.encodings.encoded()), (1, puts));
+        }
+    }
 
     #[test]
     fn fragments_hold_every_event_in_order_and_only_the_last_is_whole() {
@@ -166,13 +207,8 @@ mod tests {
 
     #[track_caller]
     fn check(sizes: &[usize], limit: usize, want: &[usize]) {
-        let event = |size: &usize| {
-            let kv = mvccpb::KeyValue { value: vec![0; *size].into(), ..Default::default() };
-            mvccpb::Event { kv: Some(kv), ..Default::default() }
-        };
-        let events: Vec<_> = sizes.iter().map(event).collect();
-        let response = pb::WatchResponse { events: events.clone(), ..Default::default() };
-        let pieces = fragments(response, limit);
+        let events: Vec<_> = sizes.iter().map(|size| Bytes::from(vec![0; *size])).collect();
+        let pieces = fragments(None, events.clone(), limit);
         assert_eq!(pieces.iter().map(|piece| piece.events.len()).collect::<Vec<_>>(), want);
         assert_eq!(pieces.iter().flat_map(|piece| piece.events.clone()).collect::<Vec<_>>(), events);
         let flags: Vec<_> = pieces.iter().map(|piece| piece.fragment).collect();
