@@ -80,6 +80,10 @@ pub(crate) struct Up {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value_t = KUBELET_PORT)]
     pub(crate) kubelet_port: u16,
+    /// Serve etcd's API here too, beside DATA_DIR/run/etcd.sock: `https://127.0.0.1:2379`. Clients show the certificate in
+    /// DATA_DIR/pki/etcd
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) etcd_listen_client_urls: Vec<String>,
 }
 
 #[derive(Args, Clone)]

@@ -1,26 +1,32 @@
 //! The store under etcd's API: in front of the embedded engine, and behind an API server of its own.
 
-use std::net::ToSocketAddrs as _;
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rustls::ServerConfig;
 use store::etcd::{Client, EtcdConfig, Listener};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::alone::{authorities, identity, until_signalled};
+use crate::pki::Pki;
 use crate::{cli, control_plane};
 
 /// How long history is kept on an etcd that nobody else compacts, as upstream's API server does it.
 const COMPACT_EVERY: Duration = Duration::from_secs(5 * 60);
 
 pub(crate) async fn run(options: cli::Store) -> Result<()> {
-    let mut listeners = Vec::new();
-    for url in &options.listen_client_urls {
-        listeners.push(listener(url, &options).await.with_context(|| format!("cannot listen on {url}"))?);
-    }
+    let tls = match (&options.cert_file, &options.key_file) {
+        (Some(certificate), Some(key)) => {
+            let clients = options.trusted_ca_file.as_deref().map(authorities).transpose()?.unwrap_or_default();
+            Some(control_plane::serving_tls(&clients, &identity(certificate, key)?, &[b"h2"])?)
+        }
+        _ => None,
+    };
+    let listeners = listeners(&options.listen_client_urls, tls).await?;
     let store = control_plane::open_store(&options.data_dir)?;
     let drain = until_signalled()?;
     store::etcd::serve(store.clone(), listeners, drain).await?;
@@ -28,25 +34,47 @@ pub(crate) async fn run(options: cli::Store) -> Result<()> {
     Ok(())
 }
 
-async fn listener(url: &str, options: &cli::Store) -> Result<Listener> {
+/// What `ferry up` serves etcd's API on: a socket, and what else it was asked for. Whoever reaches the store is above all
+/// rules, so the certificates are of an authority of its own.
+pub(crate) async fn beside(socket: &Path, urls: &[String], pki: &Path, host: IpAddr) -> Result<Vec<Listener>> {
+    let mut all = vec![unix(socket)?];
+    if let Some(open) = urls.iter().find(|url| url.starts_with("http://")) {
+        bail!("{open} would let everybody change the cluster's state: use https");
+    }
+    if !urls.is_empty() {
+        let pki = Pki::open(pki)?;
+        let serving = pki.server("server", "etcd", &["localhost"], &[Ipv4Addr::LOCALHOST.into(), host])?;
+        pki.client("client", "etcdctl", &[])?;
+        let tls = control_plane::serving_tls(&[pki.ca_der()?], &serving, &[b"h2"])?;
+        all.extend(listeners(urls, Some(tls)).await?);
+    }
+    Ok(all)
+}
+
+async fn listeners(urls: &[String], tls: Option<Arc<ServerConfig>>) -> Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    for url in urls {
+        listeners.push(listener(url, tls.clone()).await.with_context(|| format!("cannot listen on {url}"))?);
+    }
+    Ok(listeners)
+}
+
+async fn listener(url: &str, tls: Option<Arc<ServerConfig>>) -> Result<Listener> {
     if let Some(path) = url.strip_prefix("unix://") {
         return unix(Path::new(path));
     }
-    let (tls, address) = match url.split_once("://") {
+    let (secure, address) = match url.split_once("://") {
         Some(("http", address)) => (false, address),
         Some(("https", address)) => (true, address),
         _ => bail!("{url} is none of http://, https:// and unix://"),
     };
     let address = address.to_socket_addrs()?.next().context("the host has no address")?;
     let socket = TcpListener::bind(address).await?;
-    if !tls {
-        return Ok(Listener::Tcp(socket));
+    match tls {
+        _ if !secure => Ok(Listener::Tcp(socket)),
+        Some(tls) => Ok(Listener::Tls(socket, tls)),
+        None => bail!("https needs --cert-file and --key-file"),
     }
-    let (Some(certificate), Some(key)) = (&options.cert_file, &options.key_file) else {
-        bail!("https needs --cert-file and --key-file");
-    };
-    let clients = options.trusted_ca_file.as_deref().map(authorities).transpose()?.unwrap_or_default();
-    Ok(Listener::Tls(socket, control_plane::serving_tls(&clients, &identity(certificate, key)?, &[b"h2"])?))
 }
 
 /// Only root reaches the socket.

@@ -113,8 +113,9 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
     running.api = Some(api);
     progress.done("API server", begun.elapsed(), &format!("https://127.0.0.1:{}", options.secure_port));
 
-    let etcd_socket = crate::etcd::unix(&host.data.join("run/etcd.sock"))?;
-    running.control("etcd API", store::etcd::serve(store, vec![etcd_socket], running.control_drain.clone()));
+    let (socket, etcd_pki) = (host.data.join("run/etcd.sock"), host.data.join("pki/etcd"));
+    let listeners = crate::etcd::beside(&socket, &options.etcd_listen_client_urls, &etcd_pki, host.address).await?;
+    running.control("etcd API", store::etcd::serve(store, listeners, running.control_drain.clone()));
     start_control(options, &pki, &host, &server, running);
     start_node(options, &pki, &host, &server, progress, running).await?;
     let admin = client_for(&server, "system:admin", &["system:masters"]);
