@@ -6,11 +6,11 @@
 mod commit;
 mod deadlines;
 pub mod disk;
-mod frame;
+pub(crate) mod frame;
 mod keeper;
-mod lock;
-mod log;
-mod record;
+pub(crate) mod lock;
+pub(crate) mod log;
+pub(crate) mod record;
 mod recover;
 mod request;
 
@@ -38,8 +38,8 @@ use self::{
     lock::DirLock,
 };
 use crate::{
-    Keys, Lease, LeaseStatus, OpenError, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch,
-    watch::Published,
+    Keys, Lease, LeaseStatus, OpenError, Range, RangeResult, Revision, Snapshot, Store, StoreError, Txn, TxnResult,
+    Watch, snapshot::Encoder, watch::Published,
 };
 
 /// Commands that may wait for the commit thread; whoever comes later waits to queue.
@@ -279,5 +279,12 @@ impl Store for Embedded {
 
     async fn leases(&self) -> Result<Vec<i64>, StoreError> {
         Ok(self.open_state()?.leases.keys().copied().collect())
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let state = self.open_state()?.clone();
+        let encoder = Encoder::new(&state);
+        let (revision, bytes) = (state.revision, encoder.bytes());
+        Ok(Snapshot { revision, bytes, chunks: Box::pin(futures::stream::iter(encoder)) })
     }
 }

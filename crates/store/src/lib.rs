@@ -13,6 +13,7 @@ mod embedded;
 mod error;
 pub mod etcd;
 mod keys;
+pub mod snapshot;
 mod state;
 mod types;
 mod watch;
@@ -20,6 +21,7 @@ mod watch;
 pub use embedded::{Embedded, Options, disk};
 pub use error::{OpenError, StoreError};
 pub use keys::Keys;
+pub use snapshot::Snapshot;
 pub use types::{
     Batch, Compare, Event, EventKind, KeyValue, Lease, LeaseStatus, Op, OpResult, Order, Range, RangeResult, Revision,
     Target, Txn, TxnResult,
@@ -63,4 +65,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The ids of all leases, in order.
     async fn leases(&self) -> Result<Vec<i64>, StoreError>;
+
+    /// Everything at one revision, as bytes to be kept elsewhere; see [`snapshot`].
+    async fn snapshot(&self) -> Result<Snapshot, StoreError>;
 }

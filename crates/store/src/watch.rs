@@ -155,8 +155,8 @@ impl Published {
         watchers.slots.insert(id, slot.clone());
         drop(watchers);
         let state = self.load();
-        // Revision 1 is the empty store: there are no events before 2.
-        let next = if from > 0 { from.max(2) } else { state.revision + 1 };
+        // Nothing happened at the revision a store starts from, 1 or where a snapshot left off: there is no event to wait for.
+        let next = if from > 0 { from.max(state.oldest()) } else { state.revision + 1 };
         let cursor = Cursor { published: self.clone(), slot, id, next, reading: next <= state.revision, ended: false };
         if from > 0 && from < state.compacted {
             return Err(StoreError::Compacted { oldest: state.compacted });

@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 
 const MAGIC: [u8; 4] = *b"FRY\x01";
-const HEADER: usize = 12;
+pub(crate) const HEADER: usize = 12;
 
 /// Collects a frame's payload behind room for its header.
 pub(crate) struct FrameBuffer(Vec<u8>);

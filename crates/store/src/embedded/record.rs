@@ -91,6 +91,14 @@ pub(crate) fn key_value(out: &mut Vec<u8>, kv: &KeyValue) {
     }
 }
 
+/// How many bytes [`key_value`] writes.
+pub(crate) fn key_value_len(kv: &KeyValue) -> usize {
+    let number = |number: u64| number.max(1).ilog2() as usize / 7 + 1;
+    let bytes = |bytes: &[u8]| number(bytes.len() as u64) + bytes.len();
+    let numbers = [kv.create_revision, kv.mod_revision, kv.version, kv.lease];
+    1 + bytes(&kv.key) + bytes(&kv.value) + numbers.into_iter().map(|n| number(n.cast_unsigned())).sum::<usize>()
+}
+
 pub(crate) fn grant(out: &mut Vec<u8>, id: i64, ttl_seconds: i64) {
     out.put_u8(GRANT);
     put_i64(out, id);
@@ -222,6 +230,9 @@ mod tests {
             lease: -1,
         };
         check(|out| key_value(out, &kv), Record::KeyValue(Arc::new(kv.clone())));
+        let mut written = Vec::new();
+        key_value(&mut written, &kv);
+        assert_eq!(key_value_len(&kv), written.len());
         let event = |kind| Event { kind, kv: Arc::new(kv.clone()), prev: None };
         let batch = Batch { revision: 128, events: [event(EventKind::Put), event(EventKind::Delete)].into() };
         let changes =

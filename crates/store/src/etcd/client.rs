@@ -9,7 +9,8 @@ mod watch;
 use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt, stream};
+use tonic::Status;
 
 pub use self::connect::ConnectError;
 use self::endpoints::{Endpoints, Retry};
@@ -19,7 +20,9 @@ use super::{
         self as pb, kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
     },
 };
-use crate::{Keys, Lease, LeaseStatus, Range, RangeResult, Revision, Store, StoreError, Txn, TxnResult, Watch};
+use crate::{
+    Keys, Lease, LeaseStatus, Range, RangeResult, Revision, Snapshot, Store, StoreError, Txn, TxnResult, Watch,
+};
 
 /// How an etcd cluster is reached; the names are those of the API server's `--etcd-*` flags.
 #[derive(Clone, Debug, Default)]
@@ -170,5 +173,21 @@ impl Store for Client {
         let mut ids: Vec<i64> = response.leases.iter().map(|lease| lease.id).collect();
         ids.sort_unstable();
         Ok(ids)
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let asked = self.endpoints.call(Retry::Always, |channel| async move {
+            let mut service = MaintenanceClient::new(channel).max_decoding_message_size(usize::MAX);
+            let mut responses = service.snapshot(pb::SnapshotRequest {}).await?.into_inner();
+            let first = responses.message().await?.ok_or_else(|| Status::unavailable("the snapshot is empty"))?;
+            Ok((first, responses))
+        });
+        let (first, responses) = asked.await.map_err(|status| failure::plain(&status))?;
+        let (revision, bytes) = (revision(first.header.as_ref()), first.blob.len() as u64 + first.remaining_bytes);
+        let rest = responses.map(|response| match response {
+            Ok(response) => Ok(response.blob),
+            Err(status) => Err(failure::plain(&status)),
+        });
+        Ok(Snapshot { revision, bytes, chunks: Box::pin(stream::iter([Ok(first.blob)]).chain(rest)) })
     }
 }

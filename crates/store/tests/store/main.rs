@@ -23,6 +23,8 @@ mod scenario;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod snapshot;
+#[cfg(test)]
 mod watch_service;
 #[cfg(test)]
 mod watching;

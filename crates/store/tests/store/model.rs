@@ -342,4 +342,8 @@ impl Store for Model {
     async fn leases(&self) -> Result<Vec<i64>, StoreError> {
         Ok(self.0.lock().unwrap().leases.keys().copied().collect())
     }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        Err(StoreError::Refused("the model has no bytes".into()))
+    }
 }

@@ -1,6 +1,6 @@
 //! The services about the server itself: Maintenance, Cluster, Auth.
 
-use futures::stream::Empty;
+use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{MEMBER_ID, Server};
@@ -75,12 +75,18 @@ impl Maintenance for Server {
         Ok(Response::new(pb::HashKvResponse { header, hash, compact_revision }))
     }
 
-    type SnapshotStream = Empty<Result<pb::SnapshotResponse, Status>>;
+    type SnapshotStream = BoxStream<'static, Result<pb::SnapshotResponse, Status>>;
 
     async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(Status::unimplemented(
-            "this store does not stream etcd snapshots: copy its data directory while it is stopped",
-        ))
+        let snapshot = self.store.snapshot().await?;
+        let header = super::header(snapshot.revision);
+        let mut remaining_bytes = snapshot.bytes;
+        let responses = snapshot.chunks.map(move |blob| {
+            let blob = blob?;
+            remaining_bytes = remaining_bytes.saturating_sub(blob.len() as u64);
+            Ok(pb::SnapshotResponse { header, remaining_bytes, blob })
+        });
+        Ok(Response::new(Box::pin(responses.take_until(self.drain.clone().cancelled_owned()))))
     }
 }
 
