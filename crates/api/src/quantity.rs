@@ -66,6 +66,10 @@ impl Quantity {
         self.nanos < 0
     }
 
+    pub fn is_positive(&self) -> bool {
+        !self.is_negative() && !self.is_zero()
+    }
+
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }

@@ -23,6 +23,7 @@ pub enum NameRule {
     Dns1035,
     /// Anything that is safe in a path: RBAC names.
     PathSegment,
+    IpAddress,
 }
 
 impl NameRule {
@@ -33,6 +34,8 @@ impl NameRule {
             Self::Label => is_label(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
+            Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
+            Self::IpAddress => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()],
         }
     }
 }
@@ -82,7 +85,7 @@ pub fn is_dns_1035(text: &str) -> Vec<String> {
     errors
 }
 
-fn is_path_segment(text: &str) -> Vec<String> {
+pub fn is_path_segment(text: &str) -> Vec<String> {
     match text {
         "." | ".." => vec![format!("may not be '{text}'")],
         _ => ["/", "%"].iter().filter(|c| text.contains(**c)).map(|c| format!("may not contain '{c}'")).collect(),
@@ -98,6 +101,45 @@ fn name_part(text: &str) -> bool {
 }
 
 /// A label or annotation key: `[prefix/]name`.
+/// A key of a ConfigMap or Secret.
+pub fn is_config_key(text: &str) -> Vec<String> {
+    const MESSAGE: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+    let mut errors = Vec::new();
+    if text.len() > SUBDOMAIN_MAX {
+        errors.push(too_long(SUBDOMAIN_MAX));
+    }
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+        errors.push(MESSAGE.to_owned());
+    }
+    match text {
+        "." | ".." => errors.push(format!("must not be '{text}'")),
+        _ if text.starts_with("..") => errors.push("must not start with '..'".to_owned()),
+        _ => (),
+    }
+    errors
+}
+
+/// An IANA service name.
+pub fn is_port_name(name: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if name.len() > 15 {
+        errors.push("must be no more than 15 characters".to_owned());
+    }
+    if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        errors.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+    }
+    if !name.bytes().any(|b| b.is_ascii_lowercase()) {
+        errors.push("must contain at least one letter (a-z)".to_owned());
+    }
+    if name.contains("--") {
+        errors.push("must not contain consecutive hyphens".to_owned());
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        errors.push("must not begin or end with a hyphen".to_owned());
+    }
+    errors
+}
+
 pub fn is_qualified_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let name = match text.split_once('/') {

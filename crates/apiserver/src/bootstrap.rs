@@ -1,5 +1,7 @@
 //! What every cluster has from its first moment: namespaces, roles, priority classes, the `kubernetes` service.
 
+mod flow;
+mod local_apis;
 mod policy;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,6 +39,18 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     for role in policy::objects() {
         wanted.push(("rbac.authorization.k8s.io", role.plural, role.namespace, Value::Object(role.object)));
     }
+    for (plural, object) in flow::objects() {
+        wanted.push(("flowcontrol.apiserver.k8s.io", plural, "", object));
+    }
+    for object in local_apis::objects(&server.registry) {
+        wanted.push(("apiregistration.k8s.io", "apiservices", "", object));
+    }
+    // From when on use of old tokens is seen.
+    let since = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    let tracking = json!({
+        "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking"}, "data": {"since": since},
+    });
+    wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
     publish_kubernetes_service(server).await
 }
@@ -65,10 +79,21 @@ async fn ensure(
     object.insert("apiVersion".into(), served.info.api_version().into());
     let name = object.name().to_owned();
     match writer.cache()?.get(&served.key(namespace, &name)) {
-        None => match writer.create(namespace, object).await {
-            Err(error) if error.reason != "AlreadyExists" => Err(error),
-            _ => Ok(()),
-        },
+        None => {
+            let status = object.get("status").cloned().filter(|status| status != &json!({}));
+            match writer.create(namespace, object).await {
+                Err(error) if error.reason == "AlreadyExists" => return Ok(()),
+                created => created?,
+            };
+            let Some(status) = status else { return Ok(()) };
+            let with_status = |current: &Object| {
+                let mut new = current.clone();
+                new.insert("status".into(), status.clone());
+                Ok(new)
+            };
+            let writer = Writer { subresource: "status", ..writer };
+            writer.update(namespace, &name, with_status).await.map(|_| ())
+        }
         Some(_) if group == "rbac.authorization.k8s.io" => {
             let change = |current: &Object| Ok(policy::reconciled(current, &object));
             writer.update(namespace, &name, change).await.map(|_| ())

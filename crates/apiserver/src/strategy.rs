@@ -3,13 +3,20 @@
 //! Everything a strategy does not say follows from the schema and the resource table.
 
 mod apps;
+mod autoscaling;
 mod batch;
+mod check;
 mod core;
+mod networking;
+mod node;
 mod pod;
 mod pod_defaults;
 mod pod_validation;
+mod policy;
+mod quota;
 mod rbac;
 mod service;
+mod storage;
 
 use api::field::FieldError;
 use api::validation::NameRule;
@@ -48,8 +55,13 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// `validate` has already passed on `new`.
+    /// What a change may not do; what `validate` says of `new` comes before it.
     fn validate_update(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// What holds for a status that is written.
+    fn validate_status(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
         Vec::new()
     }
 
@@ -73,26 +85,46 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("", "pods") => &pod::Pods,
         ("", "services") => &service::Services,
         ("", "namespaces") => &core::Namespaces,
-        ("", "nodes") => &core::Nodes,
+        ("", "nodes") => &node::Nodes,
         ("", "secrets") => &core::Secrets,
         ("", "configmaps") => &core::ConfigMaps,
         ("" | "events.k8s.io", "events") => &core::Events,
-        ("", "persistentvolumes") => &core::PersistentVolumes,
-        ("", "persistentvolumeclaims") => &core::PersistentVolumeClaims,
-        ("", "endpoints") | ("coordination.k8s.io", "leases") => &core::CreatedOnUpdate,
+        ("", "limitranges") => &quota::LimitRanges,
+        ("", "resourcequotas") => &quota::ResourceQuotas,
+        ("", "persistentvolumes") => &storage::PersistentVolumes,
+        ("", "persistentvolumeclaims") => &storage::PersistentVolumeClaims,
+        ("", "endpoints") => &networking::Endpoints,
+        ("", "podtemplates") => &apps::PodTemplates,
         ("", "replicationcontrollers") => &apps::ReplicationControllers,
+        ("apps", "controllerrevisions") => &apps::ControllerRevisions,
         ("apps", "deployments") => &apps::Deployments,
         ("apps", "replicasets") => &apps::ReplicaSets,
         ("apps", "daemonsets") => &apps::DaemonSets,
         ("apps", "statefulsets") => &apps::StatefulSets,
+        ("autoscaling", "horizontalpodautoscalers") => &autoscaling::HorizontalPodAutoscalers,
         ("batch", "jobs") => &batch::Jobs,
         ("batch", "cronjobs") => &batch::CronJobs,
+        ("coordination.k8s.io", "leases") => &networking::Leases,
+        ("discovery.k8s.io", "endpointslices") => &networking::EndpointSlices,
+        ("networking.k8s.io", "ingresses") => &networking::Ingresses,
+        ("networking.k8s.io", "ingressclasses") => &networking::IngressClasses,
+        ("networking.k8s.io", "networkpolicies") => &networking::NetworkPolicies,
+        ("networking.k8s.io", "servicecidrs") => &networking::ServiceCidrs,
+        ("networking.k8s.io", "ipaddresses") => &networking::IpAddresses,
+        ("node.k8s.io", "runtimeclasses") => &node::RuntimeClasses,
+        ("policy", "poddisruptionbudgets") => &policy::PodDisruptionBudgets,
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &rbac::Roles,
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &rbac::Bindings,
+        ("scheduling.k8s.io", "priorityclasses") => &policy::PriorityClasses,
+        ("storage.k8s.io", "storageclasses") => &storage::StorageClasses,
+        ("storage.k8s.io", "volumeattributesclasses") => &storage::VolumeAttributesClasses,
+        ("storage.k8s.io", "csidrivers") => &storage::CsiDrivers,
+        ("storage.k8s.io", "csinodes") => &storage::CsiNodes,
+        ("storage.k8s.io", "csistoragecapacities") => &storage::CsiStorageCapacities,
+        ("storage.k8s.io", "volumeattachments") => &storage::VolumeAttachments,
+        ("apiregistration.k8s.io", "apiservices") => &storage::ApiServices,
         ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
-        ("networking.k8s.io", "ingresses" | "networkpolicies") | ("policy", "poddisruptionbudgets") => {
-            &core::Generational
-        }
+        ("flowcontrol.apiserver.k8s.io", _) => &core::Generational,
         _ => &Plain,
     }
 }
@@ -115,4 +147,18 @@ fn items_mut<'a>(object: &'a mut Object, key: &str) -> impl Iterator<Item = &'a 
 fn items<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a Object> {
     let list = object.at(path).and_then(Value::as_array);
     list.map(|items| items.iter().filter_map(Value::as_object).collect()).unwrap_or_default()
+}
+
+/// The fields named, which may not change.
+fn fixed(new: &Object, old: &Object, names: &[&str]) -> Vec<FieldError> {
+    names.iter().flat_map(|name| fixed_at(new, old, &[name])).collect()
+}
+
+/// What is at `path`, which may not change.
+fn fixed_at(new: &Object, old: &Object, path: &[&str]) -> Vec<FieldError> {
+    if new.at(path) == old.at(path) {
+        return Vec::new();
+    }
+    let value = new.at(path).cloned().unwrap_or_default();
+    vec![FieldError::invalid(path.join("."), value, "field is immutable")]
 }

@@ -190,6 +190,10 @@ impl Writer<'_> {
         }
         let object = convert::to_storage(self.served, new.clone());
         let revision = cache.put(self.server.store(), &key, &object, Precondition::At(stored.revision)).await?;
+        if self.served.info.kind == "Namespace" {
+            // Once its deletion is acknowledged, nothing more is created in it.
+            self.server.feed.reached(revision).await;
+        }
         new.metadata().insert("resourceVersion".into(), revision.to_string().into());
         Ok(Deleted::Pending(new))
     }

@@ -163,9 +163,11 @@ impl Writer<'_> {
         let mut errors = api::validation::object_meta_update(&new, old);
         if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
             errors.extend(self.served.strategy.validate(&new));
-            if errors.is_empty() && self.subresource.is_empty() {
+            if self.subresource.is_empty() {
                 errors.extend(self.served.strategy.validate_update(&new, old));
             }
+        } else if self.subresource == "status" {
+            errors.extend(self.served.strategy.validate_status(&new, old));
         }
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());

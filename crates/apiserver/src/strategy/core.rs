@@ -1,10 +1,11 @@
 //! The small strategies of the core group and its neighbours.
 
-use api::field::FieldError;
-use api::validation::NameRule;
+use api::field::{FieldError, Path};
+use api::validation::{NameRule, is_config_key};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use super::check::{At, check};
 use super::{Strategy, set_default};
 
 pub(super) struct Namespaces;
@@ -36,30 +37,23 @@ impl Strategy for Namespaces {
         }
     }
 
+    fn validate(&self, object: &Object) -> Vec<FieldError> {
+        check(object, |at| {
+            let list = at.at(&["spec", "finalizers"]);
+            for finalizer in list.items() {
+                let finalizer = finalizer.called(list.path().clone());
+                finalizer.named(api::validation::is_qualified_name);
+                if !finalizer.text().contains('/') && finalizer.text() != "kubernetes" {
+                    finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified");
+                }
+            }
+        })
+    }
+
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
         if let Some(finalizers) = old.at(&["spec", "finalizers"]) {
             new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone());
         }
-    }
-}
-
-pub(super) struct Nodes;
-
-impl Strategy for Nodes {
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["spec.unschedulable"]
-    }
-
-    fn keeps_status_on_create(&self) -> bool {
-        true
-    }
-
-    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let (now, before) = (new.text(&["spec", "podCIDR"]), old.text(&["spec", "podCIDR"]));
-        if before.is_empty() || now == before {
-            return Vec::new();
-        }
-        vec![FieldError::forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid")]
     }
 }
 
@@ -91,7 +85,9 @@ impl Strategy for Secrets {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        data_keys(object, &["data"])
+        let mut errors = data_keys(object, &["data"]);
+        errors.extend(secret_type(object));
+        errors
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -121,22 +117,79 @@ impl Strategy for ConfigMaps {
 
 const DATA_MAX: usize = 1 << 20;
 
+/// Keys that are good names, each in one place, and not too much data in all.
 fn data_keys(object: &Object, fields: &[&str]) -> Vec<FieldError> {
-    const MESSAGE: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-    let mut errors = Vec::new();
-    let mut total = 0;
-    for field in fields {
-        for (key, value) in object.get(*field).and_then(Value::as_object).into_iter().flatten() {
-            total += value.as_str().map_or(0, str::len);
-            if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
-                errors.push(FieldError::invalid(format!("{field}[{key}]"), key.as_str(), MESSAGE));
+    check(object, |at| {
+        let mut total = 0;
+        let mut seen = Vec::new();
+        for field in fields {
+            for (key, value) in at.field(field).entries() {
+                for detail in is_config_key(key) {
+                    value.complain(FieldError::invalid(value.path(), key, detail));
+                }
+                if seen.contains(&key) {
+                    let detail = format!("duplicate of key present in {}", fields.first().unwrap_or(&""));
+                    value.complain(FieldError::invalid(value.path(), key, detail));
+                }
+                seen.push(key);
+                total += value.text().len();
             }
         }
+        if total > DATA_MAX + DATA_MAX / 3 {
+            at.complain(FieldError::too_long("", DATA_MAX));
+        }
+    })
+}
+
+/// What a secret of each type must have.
+fn secret_type(object: &Object) -> Vec<FieldError> {
+    check(object, |at| {
+        let data = at.field("data");
+        let needed = |key: &str| {
+            let place = data.path().key(key);
+            if !data.field(key).exists() {
+                data.complain(FieldError::required(&place, ""));
+            }
+            data.field(key).exists()
+        };
+        match at.field("type").text() {
+            "kubernetes.io/service-account-token" => {
+                let name = at.at(&["metadata", "annotations"]).field("kubernetes.io/service-account.name");
+                if name.is_empty() {
+                    let place = Path::new("metadata").child("annotations").key("kubernetes.io/service-account.name");
+                    at.complain(FieldError::required(&place, ""));
+                }
+            }
+            "kubernetes.io/dockercfg" => json_secret(&data, ".dockercfg", needed(".dockercfg")),
+            "kubernetes.io/dockerconfigjson" => {
+                json_secret(&data, ".dockerconfigjson", needed(".dockerconfigjson"));
+            }
+            "kubernetes.io/basic-auth" if !data.field("username").exists() && !data.field("password").exists() => {
+                needed("username");
+                needed("password");
+            }
+            "kubernetes.io/ssh-auth" => drop(needed("ssh-privatekey")),
+            "kubernetes.io/tls" => {
+                needed("tls.crt");
+                needed("tls.key");
+            }
+            _ => (),
+        }
+    })
+}
+
+/// Credentials that must be JSON; what is wrong is told without telling them.
+fn json_secret(data: &At<'_>, key: &str, present: bool) {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(data.field(key).text()).unwrap_or_default();
+    if present && serde_json::from_slice::<Object>(&bytes).is_err() {
+        let first = String::from_utf8_lossy(&bytes).chars().next();
+        let detail = match first {
+            None => "unexpected end of JSON input".to_owned(),
+            Some(letter) => format!("invalid character '{letter}' looking for beginning of value"),
+        };
+        data.complain(FieldError::invalid(&data.path().key(key), "<secret contents redacted>", detail));
     }
-    if total > DATA_MAX + DATA_MAX / 3 {
-        errors.push(FieldError::too_long("", DATA_MAX));
-    }
-    errors
 }
 
 fn immutable_data(new: &Object, old: &Object) -> Vec<FieldError> {
@@ -171,40 +224,32 @@ impl Strategy for Events {
         ]
     }
 
-    fn creates_on_update(&self) -> bool {
-        true
+    fn validate(&self, object: &Object) -> Vec<FieldError> {
+        check(object, |at| {
+            let new_style = object.contains_key("regarding") || object.text(&["apiVersion"]) == "events.k8s.io/v1";
+            if new_style {
+                if !at.field("eventTime").exists() {
+                    at.field("eventTime").required("");
+                }
+                let kind = at.field("type");
+                if !["Normal", "Warning"].contains(&kind.text()) {
+                    kind.complain(FieldError::invalid(
+                        kind.path(),
+                        kind.text(),
+                        format!("has invalid value: {}", kind.text()),
+                    ));
+                }
+                return;
+            }
+            let about = at.at(&["involvedObject", "namespace"]);
+            let own = object.namespace();
+            let everywhere = about.text().is_empty() && matches!(own, "default" | "kube-system" | "");
+            if about.text() != own && !everywhere {
+                about.invalid("does not match event.namespace");
+            }
+        })
     }
-}
 
-pub(super) struct PersistentVolumes;
-
-impl Strategy for PersistentVolumes {
-    fn default(&self, object: &mut Object) {
-        set_default(object, &["spec", "persistentVolumeReclaimPolicy"], "Retain");
-        set_default(object, &["spec", "volumeMode"], "Filesystem");
-    }
-
-    fn prepare_for_create(&self, object: &mut Object) {
-        object.insert("status".into(), json!({"phase": "Pending"}));
-    }
-}
-
-pub(super) struct PersistentVolumeClaims;
-
-impl Strategy for PersistentVolumeClaims {
-    fn default(&self, object: &mut Object) {
-        set_default(object, &["spec", "volumeMode"], "Filesystem");
-    }
-
-    fn prepare_for_create(&self, object: &mut Object) {
-        object.insert("status".into(), json!({"phase": "Pending"}));
-    }
-}
-
-/// Endpoints and leases: a PUT creates what does not exist.
-pub(super) struct CreatedOnUpdate;
-
-impl Strategy for CreatedOnUpdate {
     fn creates_on_update(&self) -> bool {
         true
     }

@@ -7,7 +7,7 @@ use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Strategy, items, items_mut, pod_validation, set_default};
+use super::{Strategy, items, items_mut, set_default};
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
@@ -140,7 +140,7 @@ fn port_rules(ports: &[&Object], path: &Path, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::invalid(&at.child("targetPort"), target.clone(), RANGE));
             }
             Some(Value::String(target)) => {
-                let found = pod_validation::port_name(target).into_iter();
+                let found = api::validation::is_port_name(target).into_iter();
                 errors.extend(found.map(|e| FieldError::invalid(&at.child("targetPort"), target.as_str(), e)));
             }
             _ => (),

@@ -39,20 +39,30 @@ fn normalize(key: &str, value: &mut Value) {
     }
 }
 
-/// What is immutable is shown by stock as its own memory, which no client can read: only that and where counts.
+/// Stock shows some values as its own memory, which no client can read: only where and why counts then. Maps of text,
+/// such as labels, are shown as they were sent.
 fn without_dumps(text: &str) -> String {
-    const END: &str = "}: field is immutable";
-    let mut rest = text;
     let mut result = String::new();
-    while let Some(end) = rest.find(END) {
-        let (head, tail) = rest.split_at(end);
-        let begin = head.rfind("Invalid value: {").unwrap_or(head.len());
-        result.push_str(head.get(..begin).unwrap_or_default());
-        result.push_str("Invalid value: {…");
-        result.push_str(END);
-        rest = tail.get(END.len()..).unwrap_or_default();
+    let mut rest = text;
+    while let Some(begin) = rest.find(" value: {") {
+        let (head, tail) = rest.split_at(begin + " value: ".len());
+        result.push_str(head);
+        let mut values = serde_json::Deserializer::from_str(tail).into_iter::<Value>();
+        let value = values.next().and_then(Result::ok);
+        let end = if value.is_some() { values.byte_offset() } else { 0 };
+        let is_text =
+            |key: &str, value: &Value| value.is_string() && !key.starts_with(|c: char| c.is_ascii_uppercase());
+        match value.as_ref().and_then(Value::as_object) {
+            Some(map) if !map.is_empty() && map.iter().all(|(key, value)| is_text(key, value)) => {
+                result.push_str(tail.get(..end).unwrap_or_default());
+            }
+            Some(_) => result.push_str("{…}"),
+            None => result.push_str(tail.get(..1).unwrap_or_default()),
+        }
+        rest = tail.get(end.max(1)..).unwrap_or_default();
     }
-    result + rest
+    // What changed in it is shown as lines of that memory, too.
+    (result + rest).split("\n@@").next().unwrap_or_default().trim_end().to_owned()
 }
 
 /// Identities inside messages.

@@ -1,0 +1,119 @@
+//! The rules of where a pod may and should run.
+
+use api::field::FieldError;
+use api::validation::{is_label, is_qualified_name};
+
+use super::super::check::At;
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+pub(super) fn affinity(at: &At<'_>) {
+    let node = at.field("nodeAffinity");
+    if node.field(REQUIRED).exists() {
+        node_selector(&node.field(REQUIRED));
+    }
+    for preference in node.each(PREFERRED) {
+        weight(&preference.field("weight"));
+        node_term(&preference.field("preference"));
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let pods = at.field(kind);
+        pods.each(REQUIRED).iter().for_each(pod_term);
+        for preference in pods.each(PREFERRED) {
+            weight(&preference.field("weight"));
+            pod_term(&preference.field("podAffinityTerm"));
+        }
+    }
+}
+
+fn weight(at: &At<'_>) {
+    if !(1..=100).contains(&at.number().unwrap_or(0)) {
+        at.complain(FieldError::invalid(at.path(), at.number().unwrap_or(0), "must be in the range 1-100"));
+    }
+}
+
+fn node_selector(at: &At<'_>) {
+    let terms = at.field("nodeSelectorTerms");
+    if terms.is_empty() {
+        terms.required("must have at least one node selector term");
+    }
+    terms.items().iter().for_each(node_term);
+}
+
+fn node_term(at: &At<'_>) {
+    for requirement in at.each("matchExpressions") {
+        let (operator, values) = (requirement.field("operator"), requirement.field("values"));
+        match operator.text() {
+            "In" | "NotIn" if values.is_empty() => {
+                values.required("must be specified when `operator` is 'In' or 'NotIn'");
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            }
+            "Gt" | "Lt" if values.count() != 1 => {
+                values.required("must be specified single value when `operator` is 'Lt' or 'Gt'");
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => (),
+            _ => operator.invalid("not a valid selector operator"),
+        }
+        requirement.field("key").named(is_qualified_name);
+    }
+    for requirement in at.each("matchFields") {
+        let (operator, values) = (requirement.field("operator"), requirement.field("values"));
+        match operator.text() {
+            "In" | "NotIn" if values.count() != 1 => {
+                values.required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector");
+            }
+            "In" | "NotIn" => (),
+            _ => operator.invalid("not a valid selector operator"),
+        }
+        if requirement.field("key").text() != "metadata.name" {
+            requirement.field("key").invalid("not a valid field selector key");
+        }
+    }
+}
+
+fn pod_term(at: &At<'_>) {
+    at.field("labelSelector").selector();
+    at.field("namespaceSelector").selector();
+    for name in at.each("namespaces") {
+        name.called(at.path().child("namespace")).named(is_label);
+    }
+    let key = at.field("topologyKey");
+    if key.is_empty() {
+        key.required("can not be empty");
+    }
+    key.named(is_qualified_name);
+}
+
+pub(super) fn spread(at: &At<'_>) {
+    let mut seen = Vec::new();
+    for constraint in at.items() {
+        let (skew, key) = (constraint.field("maxSkew"), constraint.field("topologyKey"));
+        if skew.number().unwrap_or(0) <= 0 {
+            skew.complain(FieldError::invalid(skew.path(), skew.number().unwrap_or(0), "must be greater than 0"));
+        }
+        if key.is_empty() {
+            key.required("can not be empty");
+        }
+        let action = constraint.field("whenUnsatisfiable");
+        action.one_of(&["DoNotSchedule", "ScheduleAnyway"]);
+        let pair = (key.text(), action.text());
+        if seen.contains(&pair) {
+            let place = constraint.path().child("{topologyKey, whenUnsatisfiable}");
+            constraint.complain(FieldError::duplicate(&place, format!("{{{}, {}}}", pair.0, pair.1)));
+        }
+        seen.push(pair);
+        let domains = constraint.field("minDomains");
+        domains.positive();
+        if domains.exists() && action.text() != "DoNotSchedule" {
+            let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
+            domains.invalid(detail);
+        }
+        for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            constraint.field(policy).one_of_if_set(&["Honor", "Ignore"]);
+        }
+        constraint.field("labelSelector").selector();
+    }
+}

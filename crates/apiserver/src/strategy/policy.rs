@@ -1,0 +1,90 @@
+//! Disruption budgets and priority classes.
+
+use api::field::{FieldError, Path};
+use api::{Object, ObjectExt as _};
+use serde_json::Value;
+
+use super::check::check;
+use super::{Strategy, set_default};
+
+const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
+const SYSTEM_CLASSES: [(&str, i64); 2] =
+    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+
+pub(super) struct PodDisruptionBudgets;
+
+impl Strategy for PodDisruptionBudgets {
+    fn counts_generation(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, object: &Object) -> Vec<FieldError> {
+        check(object, |at| {
+            let spec = at.field("spec");
+            let (least, most) = (spec.field("minAvailable"), spec.field("maxUnavailable"));
+            if least.exists() && most.exists() {
+                spec.invalid("minAvailable and maxUnavailable cannot be both set");
+            }
+            for amount in [least, most] {
+                if amount.number_or_percent() {
+                    amount.at_most_100_percent();
+                }
+            }
+            spec.field("selector").selector();
+            spec.field("unhealthyPodEvictionPolicy").one_of_if_set(&["AlwaysAllow", "IfHealthyBudget"]);
+        })
+    }
+
+    fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
+        check(new, |at| {
+            let counts = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+            at.field("status").none_negative(&counts);
+        })
+    }
+}
+
+pub(super) struct PriorityClasses;
+
+impl Strategy for PriorityClasses {
+    fn counts_generation(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Object) {
+        set_default(object, &["preemptionPolicy"], "PreemptLowerPriority");
+    }
+
+    fn validate(&self, object: &Object) -> Vec<FieldError> {
+        let name = object.name();
+        check(object, |at| {
+            let value = at.field("value");
+            if name.starts_with("system-") {
+                let known = SYSTEM_CLASSES.iter().find(|(known, _)| *known == name);
+                let why = match known {
+                    Some((_, priority)) if value.number() == Some(*priority) => None,
+                    Some((_, priority)) => Some(format!("value of {name} PriorityClass must be {priority}")),
+                    None => Some(format!("{name} is not a known system priority class")),
+                };
+                if let Some(why) = why {
+                    let reserved =
+                        "priority class names with 'system-' prefix are reserved for system use only. error: ";
+                    at.field("metadata").field("name").forbidden(format!("{reserved}{why}"));
+                }
+            } else if value.number().is_some_and(|number| number > HIGHEST_USER_PRIORITY) {
+                let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
+                value.forbidden(detail);
+            }
+            at.field("preemptionPolicy").one_of_if_set(&["PreemptLowerPriority", "Never"]);
+        })
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let number = |object: &Object| object.get("value").and_then(Value::as_i64).unwrap_or(0);
+        if number(new) != number(old) {
+            errors.push(FieldError::forbidden(&Path::new("value"), "may not be changed in an update."));
+        }
+        errors.extend(super::fixed(new, old, &["preemptionPolicy"]));
+        errors
+    }
+}
