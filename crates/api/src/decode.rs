@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::quantity::Quantity;
-use crate::schema::{Shape, Type};
+use crate::schema::{Field, Shape, Type, Zero};
 
 /// Why a value cannot be read as its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +19,65 @@ pub enum DecodeError {
 }
 
 const MAX_DEPTH: usize = 1000;
+
+/// The object of a type in which nothing is set, with every zero that upstream writes.
+pub fn blank(schema: &Type) -> serde_json::Map<String, Value> {
+    let written = schema.fields.iter().filter(|field| matches!(field.zero, Zero::Written | Zero::Null));
+    let zero = |field: &Field| match &field.shape {
+        _ if field.zero == Zero::Null => Value::Null,
+        Shape::Object(inner) => Value::Object(blank(inner)),
+        Shape::String => "".into(),
+        Shape::Bool => false.into(),
+        Shape::Int32 | Shape::Int64 | Shape::Double | Shape::IntOrString => 0.into(),
+        Shape::Quantity => "0".into(),
+        _ => Value::Null,
+    };
+    written.map(|field| (field.name.to_string(), zero(field))).collect()
+}
+
+/// What a struct held by value is where nothing of it is set.
+fn zero(schema: &Type) -> serde_json::Map<String, Value> {
+    let mut map = serde_json::Map::new();
+    settle_zeros(&mut map, schema);
+    map
+}
+
+/// Leaves out the zeros that upstream leaves out, and writes those it always writes, at the top of an object.
+pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
+    map.retain(|key, value| !is_zero(value) || schema.field(key).is_none_or(|field| keeps_zero(field, value)));
+    for field in schema.fields.iter().filter(|field| field.zero == Zero::Written) {
+        let zero = match &field.shape {
+            _ if map.contains_key(field.name.as_ref()) => continue,
+            Shape::Object(inner) => Value::Object(zero(inner)),
+            Shape::Time | Shape::MicroTime if !field.required => Value::Null,
+            Shape::Quantity => "0".into(),
+            Shape::IntOrString => 0.into(),
+            _ => continue,
+        };
+        map.insert(field.name.to_string(), zero);
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Null => false,
+    }
+}
+
+fn keeps_zero(field: &Field, value: &Value) -> bool {
+    match field.shape {
+        // An empty list of managers asks that all be forgotten.
+        Shape::List(_) if field.name == "managedFields" => true,
+        Shape::List(_) | Shape::Map(_) => field.required || field.zero == Zero::Null,
+        Shape::Object(_) | Shape::Any | Shape::IntOrString => true,
+        _ => field.required || field.zero != Zero::Omitted || value.is_object(),
+    }
+}
 
 /// Makes `value` conform to `schema`; answers the paths of the unknown fields it dropped.
 pub fn conform(value: &mut Value, schema: &Type) -> Result<Vec<String>, DecodeError> {
@@ -62,6 +121,7 @@ impl Walk {
                 self.path.pop();
             }
         }
+        settle_zeros(map, schema);
         self.depth -= 1;
         Ok(())
     }
@@ -211,7 +271,7 @@ mod tests {
         let mut value = json!({"spec": {"replicas": 2, "oops": 1, "template": {"spec": {"containers": [{"name": "a", "imagee": "b"}]}}}});
         let unknown = conform(&mut value, deployment()).unwrap();
         assert_eq!(unknown, ["spec.oops", "spec.template.spec.containers[0].imagee"]);
-        assert_eq!(value["spec"]["template"]["spec"]["containers"][0], json!({"name": "a"}));
+        assert_eq!(value["spec"]["template"]["spec"]["containers"][0], json!({"name": "a", "resources": {}}));
     }
 
     #[test]

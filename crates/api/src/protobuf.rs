@@ -172,7 +172,7 @@ fn read_field(object: &mut Object, field: &Field, raw: &Raw<'_>, depth: usize) -
                 Value::String(text) => text.is_empty(),
                 _ => false,
             };
-            if !zero || field.nullable || (field.required && !value.is_null()) {
+            if !zero || field.zero != crate::schema::Zero::Omitted || (field.required && !value.is_null()) {
                 object.insert(name.to_owned(), value);
             }
         }

@@ -33,6 +33,8 @@ impl<T> Deref for Ref<T> {
 pub struct Type {
     /// The OpenAPI definition's name, e.g. `io.k8s.api.core.v1.PodSpec`.
     pub name: Cow<'static, str>,
+    /// Server-side apply owns the whole or nothing of it, unless a field says otherwise.
+    pub atomic: bool,
     pub fields: Cow<'static, [Field]>,
 }
 
@@ -47,16 +49,29 @@ pub struct Field {
     pub name: Cow<'static, str>,
     /// The protobuf field number; 0 where the field has no protobuf form.
     pub tag: u32,
-    /// The number of the message this field is part of in protobuf, though not in JSON; 0 where there is none.
+    /// The numbers of the messages this field is part of in protobuf, though not in JSON, outermost first, a byte each; 0
+    /// where there is none.
     pub outer: u32,
     pub required: bool,
-    /// Zero differs from absent.
-    pub nullable: bool,
+    pub zero: Zero,
     pub shape: Shape,
     pub topology: Topology,
     pub patch: Patch,
     /// A JSON literal.
     pub default: Option<Cow<'static, str>>,
+}
+
+/// What upstream writes where a field has its type's zero value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zero {
+    /// Nothing: zero and absent are the same.
+    Omitted,
+    /// Zero where it was set: it differs from absent.
+    Kept,
+    /// Zero, always: an empty struct, a null time, an empty string.
+    Written,
+    /// Null, always: a list, map or pointer without which nothing works.
+    Null,
 }
 
 /// What a value looks like on the wire.
@@ -85,6 +100,8 @@ pub enum Topology {
     /// Structs and maps are granular, lists atomic.
     Default,
     Atomic,
+    /// Element by element though the type is atomic.
+    Granular,
     Set,
     /// A list of objects identified by these keys.
     Map(Cow<'static, [&'static str]>),
@@ -109,7 +126,7 @@ const fn field(
     name: &'static str,
     (outer, tag): (u32, u32),
     required: bool,
-    nullable: bool,
+    zero: Zero,
     shape: Shape,
     topology: Topology,
     patch: Patch,
@@ -119,7 +136,7 @@ const fn field(
         Some(text) => Some(Cow::Borrowed(text)),
         None => None,
     };
-    Field { name: Cow::Borrowed(name), tag, outer, required, nullable, shape, topology, patch, default }
+    Field { name: Cow::Borrowed(name), tag, outer, required, zero, shape, topology, patch, default }
 }
 
 /// The type of a built-in kind.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use crate::field_manager::Tracking;
 use crate::handlers::Writer;
 use crate::server::ApiServer;
 
@@ -73,7 +74,8 @@ async fn ensure(
     object: Value,
 ) -> Result<(), ApiError> {
     let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let writer = Writer { server, served, subresource: "", dry_run: false };
+    let writer =
+        Writer { server, served, subresource: "", dry_run: false, tracking: Tracking::Update("kube-apiserver") };
     let Value::Object(mut object) = object else { return Ok(()) };
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());

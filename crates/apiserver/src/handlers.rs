@@ -1,5 +1,6 @@
 //! The verbs, for any resource.
 
+mod apply;
 mod create;
 mod delete;
 mod encode;

@@ -5,6 +5,7 @@ mod auth;
 mod bootstrap;
 mod convert;
 mod discovery;
+mod field_manager;
 mod handlers;
 mod health;
 mod http;

@@ -175,6 +175,7 @@ fn property(field: &Field, text: &str, schemas: &mut BTreeMap<String, Value>) ->
         (Topology::Default, _) => (),
         (Topology::Atomic, Shape::List(_)) => drop(map.insert("x-kubernetes-list-type".into(), "atomic".into())),
         (Topology::Atomic, _) => drop(map.insert("x-kubernetes-map-type".into(), "atomic".into())),
+        (Topology::Granular, _) => drop(map.insert("x-kubernetes-map-type".into(), "granular".into())),
         (Topology::Set, _) => drop(map.insert("x-kubernetes-list-type".into(), "set".into())),
         (Topology::Map(keys), _) => {
             map.insert("x-kubernetes-list-type".into(), "map".into());

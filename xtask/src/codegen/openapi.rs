@@ -6,6 +6,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use syn::{Fields, GenericArgument, Item, PathArguments, Type as SynType};
 
+/// Structs without fields, which k8s-openapi holds as any JSON.
+const FIELDLESS: [&str; 3] = [".CustomResourceSubresourceStatus", ".StorageVersionSpec", ".BasicSchedulingPolicy"];
+
 /// A definition by its OpenAPI name, e.g. `io.k8s.api.core.v1.PodSpec`.
 #[derive(Debug)]
 pub(crate) struct Definition {
@@ -14,6 +17,8 @@ pub(crate) struct Definition {
     pub(crate) path: String,
     pub(crate) doc: String,
     pub(crate) fields: Vec<Field>,
+    /// Server-side apply owns the whole or nothing of it.
+    pub(crate) atomic: bool,
     /// Group, version and kind, where this is a kind of its own.
     pub(crate) kind: Option<(String, String, String)>,
 }
@@ -26,7 +31,7 @@ pub(crate) struct Field {
     pub(crate) required: bool,
     pub(crate) shape: Shape,
     pub(crate) tag: u32,
-    /// The tag of the message this field is inlined from; 0 where it is the type's own.
+    /// The tags of the messages this field is inlined from, outermost first, a byte each; 0 where it is the type's own.
     pub(crate) outer: u32,
     pub(crate) markers: BTreeMap<String, Vec<String>>,
 }
@@ -68,11 +73,15 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
     for item in syn::parse_file(&text)?.items {
         match item {
             Item::Struct(item) if definition.is_none() => {
-                let Fields::Named(named) = &item.fields else { return Ok(None) };
                 let module = file.parent().context("file has a folder")?.strip_prefix(root)?;
                 let module = module.display().to_string().replace('/', "::");
                 let mut fields = Vec::new();
-                for field in &named.named {
+                let named = match &item.fields {
+                    Fields::Named(named) => named.named.iter().collect(),
+                    _ if FIELDLESS.iter().any(|known| name.ends_with(known)) => Vec::new(),
+                    _ => return Ok(None),
+                };
+                for field in named {
                     let rust_name = field.ident.as_ref().context("named field")?.to_string();
                     let rust_name = rust_name.trim_start_matches("r#").to_owned();
                     let (required, shape) = shape_of(&field.ty)?;
@@ -90,8 +99,14 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
                     });
                 }
                 let path = format!("{module}::{}", item.ident);
-                definition =
-                    Some(Definition { name: name.to_owned(), path, doc: doc_of(&item.attrs), fields, kind: None });
+                definition = Some(Definition {
+                    name: name.to_owned(),
+                    path,
+                    doc: doc_of(&item.attrs),
+                    fields,
+                    atomic: false,
+                    kind: None,
+                });
             }
             Item::Impl(item) => {
                 let is_resource = item.trait_.as_ref().is_some_and(|(_, path, _)| {

@@ -7,7 +7,17 @@ use anyhow::{Context as _, Result};
 
 use super::openapi::Definition;
 
+/// What the published crates lack: `TYPE FIELD tag=… outer=… MARKER=…`.
+static MISSING: &str = include_str!("missing.txt");
+
 type Fields = BTreeMap<String, Known>;
+
+/// A message of k8s-pb.
+#[derive(Default)]
+struct Message {
+    fields: Fields,
+    atomic: bool,
+}
 
 /// What k8s-pb says of a field.
 struct Known {
@@ -19,7 +29,33 @@ struct Known {
 
 /// Adds what k8s-pb knows to each definition. A type or field it lacks keeps tag 0: it has no protobuf form.
 pub(crate) fn annotate(definitions: &mut [Definition], root: &Path) -> Result<()> {
-    let mut files: BTreeMap<String, BTreeMap<String, Fields>> = BTreeMap::new();
+    read(definitions, root)?;
+    complete(definitions)
+}
+
+/// Adds what is written down beside this file.
+fn complete(definitions: &mut [Definition]) -> Result<()> {
+    for line in MISSING.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split(' ');
+        let (type_name, field) = words.next().zip(words.next()).with_context(|| line.to_owned())?;
+        let definition = definitions.iter_mut().find(|d| d.name == type_name).with_context(|| line.to_owned())?;
+        let field = definition.fields.iter_mut().find(|f| f.name == field).with_context(|| line.to_owned())?;
+        for word in words {
+            match word.split_once('=').with_context(|| line.to_owned())? {
+                ("tag", tag) => field.tag = tag.parse()?,
+                ("outer", path) => {
+                    field.outer =
+                        path.split('.').try_fold(0, |outer, tag| tag.parse::<u32>().map(|t| outer << 8 | t))?;
+                }
+                (marker, value) => field.markers.entry(marker.to_owned()).or_default().push(value.to_owned()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read(definitions: &mut [Definition], root: &Path) -> Result<()> {
+    let mut files: BTreeMap<String, BTreeMap<String, Message>> = BTreeMap::new();
     for definition in definitions {
         let (module, name) = definition.path.rsplit_once("::").context("type in a module")?;
         if !files.contains_key(module) {
@@ -27,13 +63,15 @@ pub(crate) fn annotate(definitions: &mut [Definition], root: &Path) -> Result<()
             let structs = if path.exists() { structs(&std::fs::read_to_string(path)?)? } else { BTreeMap::new() };
             files.insert(module.to_owned(), structs);
         }
-        let Some(known) = files.get(module).and_then(|structs| structs.get(&fold(name))) else { continue };
+        let Some(message) = files.get(module).and_then(|structs| structs.get(&fold(name))) else { continue };
+        definition.atomic = message.atomic;
+        let known = &message.fields;
         // What Go inlines into JSON is a message of its own in protobuf: `Volume.volumeSource`, `Probe.handler`.
         let own: Vec<String> = definition.fields.iter().map(|field| fold(&field.rust_name)).collect();
         let inlined: Vec<(u32, &Fields)> = known
             .iter()
             .filter(|(name, _)| !own.contains(name))
-            .filter_map(|(_, field)| Some((field.tag, files.get(module)?.get(field.message.as_ref()?)?)))
+            .filter_map(|(_, field)| Some((field.tag, &files.get(module)?.get(field.message.as_ref()?)?.fields)))
             .collect();
         for field in &mut definition.fields {
             let name = fold(&field.rust_name);
@@ -51,7 +89,7 @@ fn fold(name: &str) -> String {
     name.trim_start_matches("r#").trim_end_matches('_').replace('_', "").to_lowercase()
 }
 
-fn structs(text: &str) -> Result<BTreeMap<String, Fields>> {
+fn structs(text: &str) -> Result<BTreeMap<String, Message>> {
     let mut all = BTreeMap::new();
     for item in syn::parse_file(text)?.items {
         let syn::Item::Struct(item) = item else { continue };
@@ -61,7 +99,8 @@ fn structs(text: &str) -> Result<BTreeMap<String, Fields>> {
             let known = Known { tag: tag(&field.attrs), markers: markers(&field.attrs), message: message(&field.ty) };
             fields.insert(fold(&ident.to_string()), known);
         }
-        all.insert(fold(&item.ident.to_string()), fields);
+        let atomic = markers(&item.attrs).get("structType").is_some_and(|values| values.iter().any(|v| v == "atomic"));
+        all.insert(fold(&item.ident.to_string()), Message { fields, atomic });
     }
     Ok(all)
 }

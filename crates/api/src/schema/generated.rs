@@ -2,4130 +2,4136 @@
 
 #![allow(clippy::all, clippy::pedantic)]
 use std::borrow::Cow;
-use super::{Patch, Ref, Shape, Topology, Type, field};
+use super::{Patch, Ref, Shape, Topology, Type, Zero, field};
 use Shape::*;
 
-pub static API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ApplyConfiguration"), fields: Cow::Borrowed(&[
-field("expression", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.AuditAnnotation"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("valueExpression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ExpressionWarning"), fields: Cow::Borrowed(&[
-field("fieldRef", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("warning", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.JSONPatch"), fields: Cow::Borrowed(&[
-field("expression", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchCondition"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchResources"), fields: Cow::Borrowed(&[
-field("excludeResourceRules", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-field("matchPolicy", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("objectSelector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("resourceRules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec"), fields: Cow::Borrowed(&[
-field("matchResources", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("paramRef", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
-field("policyName", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicySpec"), fields: Cow::Borrowed(&[
-field("failurePolicy", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Default, Patch::NONE, None),
-field("matchConstraints", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("mutations", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATION)))), Topology::Default, Patch::NONE, None),
-field("paramKind", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMKIND)), Topology::Default, Patch::NONE, None),
-field("reinvocationPolicy", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("variables", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhook"), fields: Cow::Borrowed(&[
-field("admissionReviewVersions", (0, 8), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("clientConfig", (0, 2), true, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
-field("failurePolicy", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 12), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("matchPolicy", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 5), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("objectSelector", (0, 11), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("reinvocationPolicy", (0, 10), false, true, String, Topology::Default, Patch::NONE, None),
-field("rules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-field("sideEffects", (0, 6), true, true, String, Topology::Default, Patch::NONE, None),
-field("timeoutSeconds", (0, 7), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("webhooks", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Mutation"), fields: Cow::Borrowed(&[
-field("applyConfiguration", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("jsonPatch", (0, 0), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_JSONPATCH)), Topology::Default, Patch::NONE, None),
-field("patchType", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("apiVersions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("operations", (2, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resourceNames", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("scope", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamKind"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamRef"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("parameterNotFoundAction", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selector", (0, 3), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.RuleWithOperations"), fields: Cow::Borrowed(&[
-field("apiGroups", (2, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("apiVersions", (2, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("operations", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (2, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("scope", (2, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ServiceReference"), fields: Cow::Borrowed(&[
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("path", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 4), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_TYPECHECKING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.TypeChecking"), fields: Cow::Borrowed(&[
-field("expressionWarnings", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec"), fields: Cow::Borrowed(&[
-field("matchResources", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("paramRef", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
-field("policyName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("validationActions", (0, 4), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec"), fields: Cow::Borrowed(&[
-field("auditAnnotations", (0, 5), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION)))), Topology::Atomic, Patch::NONE, None),
-field("failurePolicy", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("matchConstraints", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("paramKind", (0, 1), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMKIND)), Topology::Default, Patch::NONE, None),
-field("validations", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATION)))), Topology::Atomic, Patch::NONE, None),
-field("variables", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("observedGeneration", (0, 1), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("typeChecking", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_TYPECHECKING)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhook"), fields: Cow::Borrowed(&[
-field("admissionReviewVersions", (0, 8), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("clientConfig", (0, 2), true, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
-field("failurePolicy", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 11), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("matchPolicy", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 5), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("objectSelector", (0, 10), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("rules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-field("sideEffects", (0, 6), true, true, String, Topology::Default, Patch::NONE, None),
-field("timeoutSeconds", (0, 7), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("webhooks", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Validation"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("messageExpression", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Variable"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.WebhookClientConfig"), fields: Cow::Borrowed(&[
-field("caBundle", (0, 2), false, false, Bytes, Topology::Default, Patch::NONE, None),
-field("service", (0, 1), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
-field("url", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.JSONPatch"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchCondition"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchResources"), fields: Cow::Borrowed(&[
-field("excludeResourceRules", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-field("matchPolicy", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("objectSelector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("resourceRules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec"), fields: Cow::Borrowed(&[
-field("matchResources", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("paramRef", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF)), Topology::Default, Patch::NONE, None),
-field("policyName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicySpec"), fields: Cow::Borrowed(&[
-field("failurePolicy", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("matchConstraints", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("mutations", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION)))), Topology::Atomic, Patch::NONE, None),
-field("paramKind", (0, 1), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND)), Topology::Default, Patch::NONE, None),
-field("reinvocationPolicy", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("variables", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Mutation"), fields: Cow::Borrowed(&[
-field("applyConfiguration", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("jsonPatch", (0, 4), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
-field("patchType", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("apiVersions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("operations", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("resourceNames", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("scope", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamKind"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamRef"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("parameterNotFoundAction", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selector", (0, 3), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Variable"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.JSONPatch"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchCondition"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchResources"), fields: Cow::Borrowed(&[
-field("excludeResourceRules", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-field("matchPolicy", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("objectSelector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("resourceRules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec"), fields: Cow::Borrowed(&[
-field("matchResources", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("paramRef", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF)), Topology::Default, Patch::NONE, None),
-field("policyName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec"), fields: Cow::Borrowed(&[
-field("failurePolicy", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchConditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("matchConstraints", (0, 2), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
-field("mutations", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATION)))), Topology::Atomic, Patch::NONE, None),
-field("paramKind", (0, 1), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND)), Topology::Default, Patch::NONE, None),
-field("reinvocationPolicy", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("variables", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Mutation"), fields: Cow::Borrowed(&[
-field("applyConfiguration", (0, 3), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("jsonPatch", (0, 4), false, false, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
-field("patchType", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("apiVersions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("operations", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("resourceNames", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("scope", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamKind"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamRef"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("parameterNotFoundAction", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selector", (0, 3), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Variable"), fields: Cow::Borrowed(&[
-field("expression", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.ServerStorageVersion"), fields: Cow::Borrowed(&[
-field("apiServerID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("decodableVersions", (0, 3), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("encodingVersion", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("servedVersions", (0, 4), false, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Any, Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 3), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionStatus"), fields: Cow::Borrowed(&[
-field("commonEncodingVersion", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("storageVersions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION)))), Topology::Map(Cow::Borrowed(&["apiServerID"])), Patch::NONE, None),
-]) };
-pub static API_APPS_V1_CONTROLLERREVISION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ControllerRevision"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("data", (0, 2), false, false, Any, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("revision", (0, 3), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSet"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_DAEMONSETSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_APPS_V1_DAEMONSETSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DAEMONSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DAEMONSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetSpec"), fields: Cow::Borrowed(&[
-field("minReadySeconds", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("revisionHistoryLimit", (0, 6), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("selector", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("template", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-field("updateStrategy", (0, 3), false, false, Object(Ref::Static(&API_APPS_V1_DAEMONSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DAEMONSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetStatus"), fields: Cow::Borrowed(&[
-field("collisionCount", (0, 9), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 10), false, false, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DAEMONSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("currentNumberScheduled", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("desiredNumberScheduled", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("numberAvailable", (0, 7), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("numberMisscheduled", (0, 2), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("numberReady", (0, 4), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("numberUnavailable", (0, 8), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 5), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("updatedNumberScheduled", (0, 6), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DAEMONSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy"), fields: Cow::Borrowed(&[
-field("rollingUpdate", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDAEMONSET)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.Deployment"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DEPLOYMENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 7), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastUpdateTime", (0, 6), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DEPLOYMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentSpec"), fields: Cow::Borrowed(&[
-field("minReadySeconds", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("paused", (0, 7), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("progressDeadlineSeconds", (0, 9), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("revisionHistoryLimit", (0, 6), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("strategy", (0, 4), false, false, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTRATEGY)), Topology::Default, Patch { merge: false, retain_keys: true, merge_key: Cow::Borrowed("") }, None),
-field("template", (0, 3), true, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DEPLOYMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStatus"), fields: Cow::Borrowed(&[
-field("availableReplicas", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("collisionCount", (0, 8), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DEPLOYMENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("observedGeneration", (0, 1), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("readyReplicas", (0, 7), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("terminatingReplicas", (0, 9), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("unavailableReplicas", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("updatedReplicas", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_DEPLOYMENTSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStrategy"), fields: Cow::Borrowed(&[
-field("rollingUpdate", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDEPLOYMENT)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_REPLICASET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSet"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_REPLICASETSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_APPS_V1_REPLICASETSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_REPLICASETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_REPLICASETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetSpec"), fields: Cow::Borrowed(&[
-field("minReadySeconds", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("template", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_REPLICASETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetStatus"), fields: Cow::Borrowed(&[
-field("availableReplicas", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_REPLICASETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("fullyLabeledReplicas", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 3), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("readyReplicas", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("terminatingReplicas", (0, 7), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_ROLLINGUPDATEDAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDaemonSet"), fields: Cow::Borrowed(&[
-field("maxSurge", (0, 2), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("maxUnavailable", (0, 1), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_ROLLINGUPDATEDEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDeployment"), fields: Cow::Borrowed(&[
-field("maxSurge", (0, 2), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("maxUnavailable", (0, 1), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy"), fields: Cow::Borrowed(&[
-field("maxUnavailable", (0, 2), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("partition", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSet"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_STATEFULSETSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_APPS_V1_STATEFULSETSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETORDINALS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetOrdinals"), fields: Cow::Borrowed(&[
-field("start", (0, 1), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy"), fields: Cow::Borrowed(&[
-field("whenDeleted", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("whenScaled", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetSpec"), fields: Cow::Borrowed(&[
-field("minReadySeconds", (0, 9), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("ordinals", (0, 11), false, false, Object(Ref::Static(&API_APPS_V1_STATEFULSETORDINALS)), Topology::Default, Patch::NONE, None),
-field("persistentVolumeClaimRetentionPolicy", (0, 10), false, false, Object(Ref::Static(&API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY)), Topology::Default, Patch::NONE, None),
-field("podManagementPolicy", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("revisionHistoryLimit", (0, 8), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("serviceName", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("template", (0, 3), true, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-field("updateStrategy", (0, 7), false, false, Object(Ref::Static(&API_APPS_V1_STATEFULSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
-field("volumeClaimTemplates", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIM)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetStatus"), fields: Cow::Borrowed(&[
-field("availableReplicas", (0, 11), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("collisionCount", (0, 9), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 10), false, false, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_STATEFULSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("currentReplicas", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("currentRevision", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 1), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("readyReplicas", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 2), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("updateRevision", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("updatedReplicas", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_APPS_V1_STATEFULSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy"), fields: Cow::Borrowed(&[
-field("rollingUpdate", (0, 2), false, false, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.BoundObjectReference"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("status", (0, 2), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReviewStatus"), fields: Cow::Borrowed(&[
-field("userInfo", (0, 1), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequest"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestSpec"), fields: Cow::Borrowed(&[
-field("audiences", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("boundObjectRef", (0, 3), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("expirationSeconds", (0, 4), false, true, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestStatus"), fields: Cow::Borrowed(&[
-field("expirationTimestamp", (0, 2), false, false, Time, Topology::Default, Patch::NONE, None),
-field("token", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewSpec"), fields: Cow::Borrowed(&[
-field("audiences", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("token", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewStatus"), fields: Cow::Borrowed(&[
-field("audiences", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("authenticated", (0, 1), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("error", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("user", (0, 2), false, false, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHENTICATION_V1_USERINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.UserInfo"), fields: Cow::Borrowed(&[
-field("extra", (0, 4), false, false, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
-field("groups", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("uid", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("username", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.FieldSelectorAttributes"), fields: Cow::Borrowed(&[
-field("rawSelector", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("requirements", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LabelSelectorAttributes"), fields: Cow::Borrowed(&[
-field("rawSelector", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("requirements", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_LOCALSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LocalSubjectAccessReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceAttributes"), fields: Cow::Borrowed(&[
-field("path", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("verb", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_NONRESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceRule"), fields: Cow::Borrowed(&[
-field("nonResourceURLs", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("verbs", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_RESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceAttributes"), fields: Cow::Borrowed(&[
-field("fieldSelector", (0, 8), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
-field("group", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("labelSelector", (0, 9), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
-field("name", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("subresource", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("verb", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("version", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_RESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceRule"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resourceNames", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("verbs", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec"), fields: Cow::Borrowed(&[
-field("nonResourceAttributes", (0, 2), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
-field("resourceAttributes", (0, 1), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReviewSpec"), fields: Cow::Borrowed(&[
-field("namespace", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReview"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewSpec"), fields: Cow::Borrowed(&[
-field("extra", (0, 5), false, false, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
-field("groups", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("nonResourceAttributes", (0, 2), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
-field("resourceAttributes", (0, 1), false, false, Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
-field("uid", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("user", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewStatus"), fields: Cow::Borrowed(&[
-field("allowed", (0, 1), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("denied", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("evaluationError", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectRulesReviewStatus"), fields: Cow::Borrowed(&[
-field("evaluationError", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("incomplete", (0, 3), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("nonResourceRules", (0, 2), true, false, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
-field("resourceRules", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.CrossVersionObjectReference"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec"), fields: Cow::Borrowed(&[
-field("maxReplicas", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("minReplicas", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("scaleTargetRef", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("targetCPUUtilizationPercentage", (0, 4), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus"), fields: Cow::Borrowed(&[
-field("currentCPUUtilizationPercentage", (0, 5), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("currentReplicas", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("desiredReplicas", (0, 4), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("lastScaleTime", (0, 2), false, false, Time, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 1), false, true, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_SCALE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.Scale"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V1_SCALESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleSpec"), fields: Cow::Borrowed(&[
-field("replicas", (0, 1), false, false, Int32, Topology::Default, Patch::NONE, Some("0")),
-]) };
-pub static API_AUTOSCALING_V1_SCALESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleStatus"), fields: Cow::Borrowed(&[
-field("replicas", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricSource"), fields: Cow::Borrowed(&[
-field("container", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricStatus"), fields: Cow::Borrowed(&[
-field("container", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("current", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.CrossVersionObjectReference"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_EXTERNALMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricSource"), fields: Cow::Borrowed(&[
-field("metric", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_EXTERNALMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricStatus"), fields: Cow::Borrowed(&[
-field("current", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
-field("metric", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HPASCALINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingPolicy"), fields: Cow::Borrowed(&[
-field("periodSeconds", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HPASCALINGRULES: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingRules"), fields: Cow::Borrowed(&[
-field("policies", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGPOLICY)))), Topology::Atomic, Patch::NONE, None),
-field("selectPolicy", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("stabilizationWindowSeconds", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("tolerance", (0, 4), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"), fields: Cow::Borrowed(&[
-field("scaleDown", (0, 2), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
-field("scaleUp", (0, 1), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec"), fields: Cow::Borrowed(&[
-field("behavior", (0, 5), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR)), Topology::Default, Patch::NONE, None),
-field("maxReplicas", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("metrics", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSPEC)))), Topology::Atomic, Patch::NONE, None),
-field("minReplicas", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("scaleTargetRef", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("currentMetrics", (0, 5), false, false, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSTATUS)))), Topology::Atomic, Patch::NONE, None),
-field("currentReplicas", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("desiredReplicas", (0, 4), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("lastScaleTime", (0, 2), false, false, Time, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 1), false, true, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_METRICIDENTIFIER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricIdentifier"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_METRICSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricSpec"), fields: Cow::Borrowed(&[
-field("containerResource", (0, 7), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
-field("external", (0, 5), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSOURCE)), Topology::Default, Patch::NONE, None),
-field("object", (0, 2), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSOURCE)), Topology::Default, Patch::NONE, None),
-field("pods", (0, 3), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_PODSMETRICSOURCE)), Topology::Default, Patch::NONE, None),
-field("resource", (0, 4), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_METRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricStatus"), fields: Cow::Borrowed(&[
-field("containerResource", (0, 7), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
-field("external", (0, 5), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSTATUS)), Topology::Default, Patch::NONE, None),
-field("object", (0, 2), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSTATUS)), Topology::Default, Patch::NONE, None),
-field("pods", (0, 3), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_PODSMETRICSTATUS)), Topology::Default, Patch::NONE, None),
-field("resource", (0, 4), false, false, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_METRICTARGET: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricTarget"), fields: Cow::Borrowed(&[
-field("averageUtilization", (0, 4), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("averageValue", (0, 3), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_METRICVALUESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricValueStatus"), fields: Cow::Borrowed(&[
-field("averageUtilization", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("averageValue", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("value", (0, 1), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_OBJECTMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricSource"), fields: Cow::Borrowed(&[
-field("describedObject", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("metric", (0, 3), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_OBJECTMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricStatus"), fields: Cow::Borrowed(&[
-field("current", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
-field("describedObject", (0, 3), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("metric", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_PODSMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricSource"), fields: Cow::Borrowed(&[
-field("metric", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_PODSMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricStatus"), fields: Cow::Borrowed(&[
-field("current", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
-field("metric", (0, 1), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_RESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricSource"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_AUTOSCALING_V2_RESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricStatus"), fields: Cow::Borrowed(&[
-field("current", (0, 2), true, false, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_CRONJOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJob"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_BATCH_V1_CRONJOBSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_BATCH_V1_CRONJOBSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_CRONJOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobSpec"), fields: Cow::Borrowed(&[
-field("concurrencyPolicy", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("failedJobsHistoryLimit", (0, 7), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("jobTemplate", (0, 5), true, false, Object(Ref::Static(&API_BATCH_V1_JOBTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-field("schedule", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("startingDeadlineSeconds", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("successfulJobsHistoryLimit", (0, 6), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("suspend", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("timeZone", (0, 8), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_CRONJOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobStatus"), fields: Cow::Borrowed(&[
-field("active", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
-field("lastScheduleTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastSuccessfulTime", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_JOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.Job"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_BATCH_V1_JOBSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_JOBCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobCondition"), fields: Cow::Borrowed(&[
-field("lastProbeTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_JOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobSpec"), fields: Cow::Borrowed(&[
-field("activeDeadlineSeconds", (0, 3), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("backoffLimit", (0, 7), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("backoffLimitPerIndex", (0, 12), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("completionMode", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("completions", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("managedBy", (0, 15), false, true, String, Topology::Default, Patch::NONE, None),
-field("manualSelector", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("maxFailedIndexes", (0, 13), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("parallelism", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("podFailurePolicy", (0, 11), false, false, Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICY)), Topology::Default, Patch::NONE, None),
-field("podReplacementPolicy", (0, 14), false, true, String, Topology::Default, Patch::NONE, None),
-field("selector", (0, 4), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("successPolicy", (0, 16), false, false, Object(Ref::Static(&API_BATCH_V1_SUCCESSPOLICY)), Topology::Default, Patch::NONE, None),
-field("suspend", (0, 10), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("template", (0, 6), true, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-field("ttlSecondsAfterFinished", (0, 8), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_JOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobStatus"), fields: Cow::Borrowed(&[
-field("active", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("completedIndexes", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("completionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_JOBCONDITION)))), Topology::Atomic, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("failed", (0, 6), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("failedIndexes", (0, 10), false, true, String, Topology::Default, Patch::NONE, None),
-field("ready", (0, 9), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("startTime", (0, 2), false, false, Time, Topology::Default, Patch::NONE, None),
-field("succeeded", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("terminating", (0, 11), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("uncountedTerminatedPods", (0, 8), false, false, Object(Ref::Static(&API_BATCH_V1_UNCOUNTEDTERMINATEDPODS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_JOBTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobTemplateSpec"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_PODFAILUREPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicy"), fields: Cow::Borrowed(&[
-field("rules", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnExitCodesRequirement"), fields: Cow::Borrowed(&[
-field("containerName", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 3), true, false, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnPodConditionsPattern"), fields: Cow::Borrowed(&[
-field("status", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyRule"), fields: Cow::Borrowed(&[
-field("action", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("onExitCodes", (0, 2), false, false, Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT)), Topology::Default, Patch::NONE, None),
-field("onPodConditions", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_SUCCESSPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicy"), fields: Cow::Borrowed(&[
-field("rules", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_SUCCESSPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_SUCCESSPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicyRule"), fields: Cow::Borrowed(&[
-field("succeededCount", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("succeededIndexes", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_BATCH_V1_UNCOUNTEDTERMINATEDPODS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.UncountedTerminatedPods"), fields: Cow::Borrowed(&[
-field("failed", (0, 2), false, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("succeeded", (0, 1), false, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequest"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastUpdateTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestSpec"), fields: Cow::Borrowed(&[
-field("expirationSeconds", (0, 8), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("extra", (0, 6), false, false, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
-field("groups", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("request", (0, 1), true, false, Bytes, Topology::Default, Patch::NONE, None),
-field("signerName", (0, 7), true, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("usages", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("username", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestStatus"), fields: Cow::Borrowed(&[
-field("certificate", (0, 2), false, false, Bytes, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec"), fields: Cow::Borrowed(&[
-field("signerName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("trustBundle", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundle"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec"), fields: Cow::Borrowed(&[
-field("signerName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("trustBundle", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequest"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestSpec"), fields: Cow::Borrowed(&[
-field("maxExpirationSeconds", (0, 8), false, true, Int32, Topology::Default, Patch::NONE, Some("86400")),
-field("nodeName", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeUID", (0, 7), true, false, String, Topology::Default, Patch::NONE, None),
-field("pkixPublicKey", (0, 9), false, false, Bytes, Topology::Default, Patch::NONE, None),
-field("podName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("podUID", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("proofOfPossession", (0, 10), false, false, Bytes, Topology::Default, Patch::NONE, None),
-field("serviceAccountName", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("serviceAccountUID", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("signerName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("stubPKCS10Request", (0, 0), true, false, Bytes, Topology::Default, Patch::NONE, None),
-field("unverifiedUserAnnotations", (0, 11), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestStatus"), fields: Cow::Borrowed(&[
-field("beginRefreshAt", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-field("certificateChain", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("notAfter", (0, 6), false, false, Time, Topology::Default, Patch::NONE, None),
-field("notBefore", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1_LEASE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.Lease"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_COORDINATION_V1_LEASESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1_LEASESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.LeaseSpec"), fields: Cow::Borrowed(&[
-field("acquireTime", (0, 3), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("holderIdentity", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("leaseDurationSeconds", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("leaseTransitions", (0, 5), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("preferredHolder", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("renewTime", (0, 4), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("strategy", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec"), fields: Cow::Borrowed(&[
-field("binaryVersion", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("emulationVersion", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("leaseName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("pingTime", (0, 2), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("renewTime", (0, 3), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("strategy", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1BETA1_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_COORDINATION_V1BETA1_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_COORDINATION_V1BETA1_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec"), fields: Cow::Borrowed(&[
-field("binaryVersion", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("emulationVersion", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("leaseName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("pingTime", (0, 2), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("renewTime", (0, 3), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("strategy", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("partition", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("volumeID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_AFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Affinity"), fields: Cow::Borrowed(&[
-field("nodeAffinity", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_NODEAFFINITY)), Topology::Default, Patch::NONE, None),
-field("podAffinity", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PODAFFINITY)), Topology::Default, Patch::NONE, None),
-field("podAntiAffinity", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PODANTIAFFINITY)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_APPARMORPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AppArmorProfile"), fields: Cow::Borrowed(&[
-field("localhostProfile", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ATTACHEDVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AttachedVolume"), fields: Cow::Borrowed(&[
-field("devicePath", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_AZUREDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureDiskVolumeSource"), fields: Cow::Borrowed(&[
-field("cachingMode", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("diskName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("diskURI", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 4), false, true, String, Topology::Default, Patch::NONE, Some("\"ext4\"")),
-field("kind", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, Some("false")),
-]) };
-pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("secretNamespace", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("shareName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_AZUREFILEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFileVolumeSource"), fields: Cow::Borrowed(&[
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_BINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Binding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("target", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("controllerExpandSecretRef", (0, 9), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("controllerPublishSecretRef", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("nodeExpandSecretRef", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("nodePublishSecretRef", (0, 8), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("nodeStageSecretRef", (0, 7), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("volumeAttributes", (0, 5), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("volumeHandle", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIVolumeSource"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodePublishSecretRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("volumeAttributes", (0, 4), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CAPABILITIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Capabilities"), fields: Cow::Borrowed(&[
-field("add", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("drop", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("monitors", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("path", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 6), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretFile", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("user", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CEPHFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSVolumeSource"), fields: Cow::Borrowed(&[
-field("monitors", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("path", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 6), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretFile", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("user", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("volumeID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CINDERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("volumeID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CLIENTIPCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClientIPConfig"), fields: Cow::Borrowed(&[
-field("timeoutSeconds", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClusterTrustBundleProjection"), fields: Cow::Borrowed(&[
-field("labelSelector", (0, 3), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("optional", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("path", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("signerName", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_COMPONENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentCondition"), fields: Cow::Borrowed(&[
-field("error", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("message", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_COMPONENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentStatus"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_COMPONENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMap"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("binaryData", (0, 3), false, false, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
-field("data", (0, 2), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("immutable", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAPENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapEnvSource"), fields: Cow::Borrowed(&[
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAPKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapKeySelector"), fields: Cow::Borrowed(&[
-field("key", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAPNODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapNodeConfigSource"), fields: Cow::Borrowed(&[
-field("kubeletConfigKey", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceVersion", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAPPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapProjection"), fields: Cow::Borrowed(&[
-field("items", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONFIGMAPVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapVolumeSource"), fields: Cow::Borrowed(&[
-field("defaultMode", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("items", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Container"), fields: Cow::Borrowed(&[
-field("args", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("command", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("env", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("envFrom", (0, 19), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVFROMSOURCE)))), Topology::Atomic, Patch::NONE, None),
-field("image", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("imagePullPolicy", (0, 14), false, false, String, Topology::Default, Patch::NONE, None),
-field("lifecycle", (0, 12), false, false, Object(Ref::Static(&API_CORE_V1_LIFECYCLE)), Topology::Default, Patch::NONE, None),
-field("livenessProbe", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("ports", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERPORT)))), Topology::Map(Cow::Borrowed(&["containerPort", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("containerPort") }, None),
-field("readinessProbe", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("resizePolicy", (0, 23), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESIZEPOLICY)))), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 8), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("restartPolicy", (0, 24), false, true, String, Topology::Default, Patch::NONE, None),
-field("restartPolicyRules", (0, 25), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULE)))), Topology::Atomic, Patch::NONE, None),
-field("securityContext", (0, 15), false, false, Object(Ref::Static(&API_CORE_V1_SECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
-field("startupProbe", (0, 22), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("stdin", (0, 16), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("stdinOnce", (0, 17), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("terminationMessagePath", (0, 13), false, false, String, Topology::Default, Patch::NONE, None),
-field("terminationMessagePolicy", (0, 20), false, false, String, Topology::Default, Patch::NONE, None),
-field("tty", (0, 18), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("volumeDevices", (0, 21), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEDEVICE)))), Topology::Map(Cow::Borrowed(&["devicePath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("devicePath") }, None),
-field("volumeMounts", (0, 9), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
-field("workingDir", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerExtendedResourceRequest"), fields: Cow::Borrowed(&[
-field("containerName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("requestName", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERIMAGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerImage"), fields: Cow::Borrowed(&[
-field("names", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("sizeBytes", (0, 2), false, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerPort"), fields: Cow::Borrowed(&[
-field("containerPort", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("hostIP", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("hostPort", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 4), false, false, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
-]) };
-pub static API_CORE_V1_CONTAINERRESIZEPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerResizePolicy"), fields: Cow::Borrowed(&[
-field("resourceName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("restartPolicy", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERRESTARTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRule"), fields: Cow::Borrowed(&[
-field("action", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("exitCodes", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRuleOnExitCodes"), fields: Cow::Borrowed(&[
-field("operator", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 2), false, false, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERSTATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerState"), fields: Cow::Borrowed(&[
-field("running", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATERUNNING)), Topology::Default, Patch::NONE, None),
-field("terminated", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATETERMINATED)), Topology::Default, Patch::NONE, None),
-field("waiting", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATEWAITING)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERSTATERUNNING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateRunning"), fields: Cow::Borrowed(&[
-field("startedAt", (0, 1), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERSTATETERMINATED: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateTerminated"), fields: Cow::Borrowed(&[
-field("containerID", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("exitCode", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("finishedAt", (0, 6), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("signal", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("startedAt", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERSTATEWAITING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateWaiting"), fields: Cow::Borrowed(&[
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_CONTAINERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStatus"), fields: Cow::Borrowed(&[
-field("allocatedResources", (0, 10), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("allocatedResourcesStatus", (0, 14), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCESTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("containerID", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("image", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("imageID", (0, 7), true, false, String, Topology::Default, Patch::NONE, None),
-field("lastState", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATE)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("ready", (0, 4), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("resources", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("restartCount", (0, 5), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("started", (0, 9), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("state", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATE)), Topology::Default, Patch::NONE, None),
-field("stopSignal", (0, 15), false, true, String, Topology::Default, Patch::NONE, None),
-field("user", (0, 13), false, false, Object(Ref::Static(&API_CORE_V1_CONTAINERUSER)), Topology::Default, Patch::NONE, None),
-field("volumeMounts", (0, 12), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNTSTATUS)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
-]) };
-pub static API_CORE_V1_CONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerUser"), fields: Cow::Borrowed(&[
-field("linux", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_LINUXCONTAINERUSER)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_DAEMONENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DaemonEndpoint"), fields: Cow::Borrowed(&[
-field("Port", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_DOWNWARDAPIPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIProjection"), fields: Cow::Borrowed(&[
-field("items", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_DOWNWARDAPIVOLUMEFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeFile"), fields: Cow::Borrowed(&[
-field("fieldRef", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
-field("mode", (0, 4), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("path", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceFieldRef", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_DOWNWARDAPIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeSource"), fields: Cow::Borrowed(&[
-field("defaultMode", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("items", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EMPTYDIRVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EmptyDirVolumeSource"), fields: Cow::Borrowed(&[
-field("medium", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("sizeLimit", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENDPOINTADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointAddress"), fields: Cow::Borrowed(&[
-field("hostname", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("ip", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("targetRef", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointPort"), fields: Cow::Borrowed(&[
-field("appProtocol", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 2), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENDPOINTSUBSET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointSubset"), fields: Cow::Borrowed(&[
-field("addresses", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
-field("notReadyAddresses", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
-field("ports", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Endpoints"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("subsets", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTSUBSET)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENVFROMSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvFromSource"), fields: Cow::Borrowed(&[
-field("configMapRef", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_CONFIGMAPENVSOURCE)), Topology::Default, Patch::NONE, None),
-field("prefix", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_SECRETENVSOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENVVAR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVar"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("valueFrom", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_ENVVARSOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ENVVARSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVarSource"), fields: Cow::Borrowed(&[
-field("configMapKeyRef", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_CONFIGMAPKEYSELECTOR)), Topology::Default, Patch::NONE, None),
-field("fieldRef", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
-field("fileKeyRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_FILEKEYSELECTOR)), Topology::Default, Patch::NONE, None),
-field("resourceFieldRef", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
-field("secretKeyRef", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_SECRETKEYSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EPHEMERALCONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralContainer"), fields: Cow::Borrowed(&[
-field("args", (1, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("command", (1, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("env", (1, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("envFrom", (1, 19), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVFROMSOURCE)))), Topology::Atomic, Patch::NONE, None),
-field("image", (1, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("imagePullPolicy", (1, 14), false, false, String, Topology::Default, Patch::NONE, None),
-field("lifecycle", (1, 12), false, false, Object(Ref::Static(&API_CORE_V1_LIFECYCLE)), Topology::Default, Patch::NONE, None),
-field("livenessProbe", (1, 10), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("ports", (1, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERPORT)))), Topology::Map(Cow::Borrowed(&["containerPort", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("containerPort") }, None),
-field("readinessProbe", (1, 11), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("resizePolicy", (1, 23), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESIZEPOLICY)))), Topology::Atomic, Patch::NONE, None),
-field("resources", (1, 8), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("restartPolicy", (1, 24), false, false, String, Topology::Default, Patch::NONE, None),
-field("restartPolicyRules", (1, 25), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULE)))), Topology::Atomic, Patch::NONE, None),
-field("securityContext", (1, 15), false, false, Object(Ref::Static(&API_CORE_V1_SECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
-field("startupProbe", (1, 22), false, false, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
-field("stdin", (1, 16), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("stdinOnce", (1, 17), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("targetContainerName", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("terminationMessagePath", (1, 13), false, false, String, Topology::Default, Patch::NONE, None),
-field("terminationMessagePolicy", (1, 20), false, false, String, Topology::Default, Patch::NONE, None),
-field("tty", (1, 18), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("volumeDevices", (1, 21), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEDEVICE)))), Topology::Map(Cow::Borrowed(&["devicePath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("devicePath") }, None),
-field("volumeMounts", (1, 9), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
-field("workingDir", (1, 5), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EPHEMERALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralVolumeSource"), fields: Cow::Borrowed(&[
-field("volumeClaimTemplate", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Event"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("action", (0, 12), false, false, String, Topology::Default, Patch::NONE, None),
-field("count", (0, 8), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("eventTime", (0, 10), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("firstTimestamp", (0, 6), false, false, Time, Topology::Default, Patch::NONE, None),
-field("involvedObject", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("lastTimestamp", (0, 7), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("reason", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("related", (0, 13), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("reportingComponent", (0, 14), false, false, String, Topology::Default, Patch::NONE, None),
-field("reportingInstance", (0, 15), false, false, String, Topology::Default, Patch::NONE, None),
-field("series", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_EVENTSERIES)), Topology::Default, Patch::NONE, None),
-field("source", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
-field("type", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSeries"), fields: Cow::Borrowed(&[
-field("count", (0, 1), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("lastObservedTime", (0, 2), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EVENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSource"), fields: Cow::Borrowed(&[
-field("component", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("host", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_EXECACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ExecAction"), fields: Cow::Borrowed(&[
-field("command", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_FCVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FCVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("lun", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("targetWWNs", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("wwids", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_FILEKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FileKeySelector"), fields: Cow::Borrowed(&[
-field("key", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("optional", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, Some("false")),
-field("path", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("options", (0, 5), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_FLEXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexVolumeSource"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("options", (0, 5), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_FLOCKERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlockerVolumeSource"), fields: Cow::Borrowed(&[
-field("datasetName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("datasetUUID", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GCEPersistentDiskVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("partition", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("pdName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_GRPCACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GRPCAction"), fields: Cow::Borrowed(&[
-field("port", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("service", (0, 2), false, true, String, Topology::Default, Patch::NONE, Some("\"\"")),
-]) };
-pub static API_CORE_V1_GITREPOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GitRepoVolumeSource"), fields: Cow::Borrowed(&[
-field("directory", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("repository", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("revision", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("endpoints", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("endpointsNamespace", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("path", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_GLUSTERFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsVolumeSource"), fields: Cow::Borrowed(&[
-field("endpoints", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("path", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_HTTPGETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPGetAction"), fields: Cow::Borrowed(&[
-field("host", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("httpHeaders", (0, 5), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HTTPHEADER)))), Topology::Atomic, Patch::NONE, None),
-field("path", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 2), true, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("scheme", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_HTTPHEADER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPHeader"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_HOSTALIAS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostAlias"), fields: Cow::Borrowed(&[
-field("hostnames", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("ip", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_HOSTIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostIP"), fields: Cow::Borrowed(&[
-field("ip", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_HOSTPATHVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostPathVolumeSource"), fields: Cow::Borrowed(&[
-field("path", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("chapAuthDiscovery", (0, 8), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("chapAuthSession", (0, 11), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("initiatorName", (0, 12), false, true, String, Topology::Default, Patch::NONE, None),
-field("iqn", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("iscsiInterface", (0, 4), false, false, String, Topology::Default, Patch::NONE, Some("\"default\"")),
-field("lun", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("portals", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("readOnly", (0, 6), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("targetPortal", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_ISCSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIVolumeSource"), fields: Cow::Borrowed(&[
-field("chapAuthDiscovery", (0, 8), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("chapAuthSession", (0, 11), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("fsType", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("initiatorName", (0, 12), false, true, String, Topology::Default, Patch::NONE, None),
-field("iqn", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("iscsiInterface", (0, 4), false, false, String, Topology::Default, Patch::NONE, Some("\"default\"")),
-field("lun", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("portals", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("readOnly", (0, 6), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("targetPortal", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_IMAGEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeSource"), fields: Cow::Borrowed(&[
-field("pullPolicy", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("reference", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_IMAGEVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeStatus"), fields: Cow::Borrowed(&[
-field("imageRef", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_KEYTOPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.KeyToPath"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("mode", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("path", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LIFECYCLE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Lifecycle"), fields: Cow::Borrowed(&[
-field("postStart", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
-field("preStop", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
-field("stopSignal", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LIFECYCLEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LifecycleHandler"), fields: Cow::Borrowed(&[
-field("exec", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
-field("httpGet", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_HTTPGETACTION)), Topology::Default, Patch::NONE, None),
-field("sleep", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_SLEEPACTION)), Topology::Default, Patch::NONE, None),
-field("tcpSocket", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_TCPSOCKETACTION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LIMITRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRange"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_LIMITRANGESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LIMITRANGEITEM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeItem"), fields: Cow::Borrowed(&[
-field("default", (0, 4), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("defaultRequest", (0, 5), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("max", (0, 2), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("maxLimitRequestRatio", (0, 6), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("min", (0, 3), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LIMITRANGESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeSpec"), fields: Cow::Borrowed(&[
-field("limits", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LIMITRANGEITEM)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LINUXCONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LinuxContainerUser"), fields: Cow::Borrowed(&[
-field("gid", (0, 2), true, false, Int64, Topology::Default, Patch::NONE, None),
-field("supplementalGroups", (0, 3), false, false, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
-field("uid", (0, 1), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerIngress"), fields: Cow::Borrowed(&[
-field("hostname", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("ip", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("ipMode", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("ports", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerStatus"), fields: Cow::Borrowed(&[
-field("ingress", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_LOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalObjectReference"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-]) };
-pub static API_CORE_V1_LOCALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("path", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_MODIFYVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ModifyVolumeStatus"), fields: Cow::Borrowed(&[
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("targetVolumeAttributesClassName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NFSVolumeSource"), fields: Cow::Borrowed(&[
-field("path", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("server", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NAMESPACE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Namespace"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_NAMESPACESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NAMESPACESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NAMESPACECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NAMESPACESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceSpec"), fields: Cow::Borrowed(&[
-field("finalizers", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NAMESPACESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NAMESPACECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("phase", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Node"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_NODESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NODESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODEADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAddress"), fields: Cow::Borrowed(&[
-field("address", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAffinity"), fields: Cow::Borrowed(&[
-field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PREFERREDSCHEDULINGTERM)))), Topology::Atomic, Patch::NONE, None),
-field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("containers", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("resourceClaimName", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("resources", (0, 0), true, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeCondition"), fields: Cow::Borrowed(&[
-field("lastHeartbeatTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigSource"), fields: Cow::Borrowed(&[
-field("configMap", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_CONFIGMAPNODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODECONFIGSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigStatus"), fields: Cow::Borrowed(&[
-field("active", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
-field("assigned", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
-field("error", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("lastKnownGood", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODEDAEMONENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeDaemonEndpoints"), fields: Cow::Borrowed(&[
-field("kubeletEndpoint", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_DAEMONENDPOINT)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODEFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeFeatures"), fields: Cow::Borrowed(&[
-field("supplementalGroupsPolicy", (0, 1), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODERUNTIMEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandler"), fields: Cow::Borrowed(&[
-field("features", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_NODERUNTIMEHANDLERFEATURES)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODERUNTIMEHANDLERFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures"), fields: Cow::Borrowed(&[
-field("recursiveReadOnlyMounts", (0, 1), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("userNamespaces", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelector"), fields: Cow::Borrowed(&[
-field("nodeSelectorTerms", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorRequirement"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorTerm"), fields: Cow::Borrowed(&[
-field("matchExpressions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-field("matchFields", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSpec"), fields: Cow::Borrowed(&[
-field("configSource", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
-field("externalID", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("podCIDR", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("podCIDRs", (0, 7), false, false, List(Ref::Static(&String)), Topology::Set, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("") }, None),
-field("providerID", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("taints", (0, 5), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TAINT)))), Topology::Atomic, Patch::NONE, None),
-field("unschedulable", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeStatus"), fields: Cow::Borrowed(&[
-field("addresses", (0, 5), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODEADDRESS)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("allocatable", (0, 2), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("capacity", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("conditions", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("config", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_NODECONFIGSTATUS)), Topology::Default, Patch::NONE, None),
-field("daemonEndpoints", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_NODEDAEMONENDPOINTS)), Topology::Default, Patch::NONE, None),
-field("declaredFeatures", (0, 14), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("features", (0, 13), false, false, Object(Ref::Static(&API_CORE_V1_NODEFEATURES)), Topology::Default, Patch::NONE, None),
-field("images", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERIMAGE)))), Topology::Atomic, Patch::NONE, None),
-field("nodeInfo", (0, 7), false, false, Object(Ref::Static(&API_CORE_V1_NODESYSTEMINFO)), Topology::Default, Patch::NONE, None),
-field("phase", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("runtimeHandlers", (0, 12), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODERUNTIMEHANDLER)))), Topology::Atomic, Patch::NONE, None),
-field("volumesAttached", (0, 10), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ATTACHEDVOLUME)))), Topology::Atomic, Patch::NONE, None),
-field("volumesInUse", (0, 9), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESWAPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSwapStatus"), fields: Cow::Borrowed(&[
-field("capacity", (0, 1), false, true, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_NODESYSTEMINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSystemInfo"), fields: Cow::Borrowed(&[
-field("architecture", (0, 10), true, false, String, Topology::Default, Patch::NONE, None),
-field("bootID", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("containerRuntimeVersion", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("kernelVersion", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("kubeProxyVersion", (0, 8), true, false, String, Topology::Default, Patch::NONE, None),
-field("kubeletVersion", (0, 7), true, false, String, Topology::Default, Patch::NONE, None),
-field("machineID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("operatingSystem", (0, 9), true, false, String, Topology::Default, Patch::NONE, None),
-field("osImage", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("swap", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_NODESWAPSTATUS)), Topology::Default, Patch::NONE, None),
-field("systemUUID", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_OBJECTFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectFieldSelector"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("fieldPath", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_OBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectReference"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("fieldPath", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("resourceVersion", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolume"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaim"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimCondition"), fields: Cow::Borrowed(&[
-field("lastProbeTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimSpec"), fields: Cow::Borrowed(&[
-field("accessModes", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("dataSource", (0, 7), false, false, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("dataSourceRef", (0, 8), false, false, Object(Ref::Static(&API_CORE_V1_TYPEDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("resources", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_VOLUMERESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("selector", (0, 4), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("storageClassName", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("volumeAttributesClassName", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("volumeMode", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimStatus"), fields: Cow::Borrowed(&[
-field("accessModes", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("allocatedResourceStatuses", (0, 7), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("allocatedResources", (0, 5), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("capacity", (0, 3), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("conditions", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("currentVolumeAttributesClassName", (0, 8), false, true, String, Topology::Default, Patch::NONE, None),
-field("modifyVolumeStatus", (0, 9), false, false, Object(Ref::Static(&API_CORE_V1_MODIFYVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
-field("phase", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimTemplate"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimVolumeSource"), fields: Cow::Borrowed(&[
-field("claimName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 2), false, false, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeSpec"), fields: Cow::Borrowed(&[
-field("accessModes", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("awsElasticBlockStore", (2, 2), false, false, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("azureDisk", (2, 16), false, false, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("azureFile", (2, 13), false, false, Object(Ref::Static(&API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("capacity", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("cephfs", (2, 9), false, false, Object(Ref::Static(&API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("cinder", (2, 8), false, false, Object(Ref::Static(&API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("claimRef", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("csi", (2, 22), false, false, Object(Ref::Static(&API_CORE_V1_CSIPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("fc", (2, 10), false, false, Object(Ref::Static(&API_CORE_V1_FCVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("flexVolume", (2, 12), false, false, Object(Ref::Static(&API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("flocker", (2, 11), false, false, Object(Ref::Static(&API_CORE_V1_FLOCKERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("gcePersistentDisk", (2, 1), false, false, Object(Ref::Static(&API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("glusterfs", (2, 4), false, false, Object(Ref::Static(&API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("hostPath", (2, 3), false, false, Object(Ref::Static(&API_CORE_V1_HOSTPATHVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("iscsi", (2, 7), false, false, Object(Ref::Static(&API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("local", (2, 20), false, false, Object(Ref::Static(&API_CORE_V1_LOCALVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("mountOptions", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("nfs", (2, 5), false, false, Object(Ref::Static(&API_CORE_V1_NFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("nodeAffinity", (0, 9), false, false, Object(Ref::Static(&API_CORE_V1_VOLUMENODEAFFINITY)), Topology::Default, Patch::NONE, None),
-field("persistentVolumeReclaimPolicy", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("photonPersistentDisk", (2, 17), false, false, Object(Ref::Static(&API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("portworxVolume", (2, 18), false, false, Object(Ref::Static(&API_CORE_V1_PORTWORXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("quobyte", (2, 15), false, false, Object(Ref::Static(&API_CORE_V1_QUOBYTEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("rbd", (2, 6), false, false, Object(Ref::Static(&API_CORE_V1_RBDPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("scaleIO", (2, 19), false, false, Object(Ref::Static(&API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("storageClassName", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("storageos", (2, 21), false, false, Object(Ref::Static(&API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("volumeAttributesClassName", (0, 10), false, true, String, Topology::Default, Patch::NONE, None),
-field("volumeMode", (0, 8), false, true, String, Topology::Default, Patch::NONE, None),
-field("vsphereVolume", (2, 14), false, false, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PERSISTENTVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeStatus"), fields: Cow::Borrowed(&[
-field("lastPhaseTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("phase", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PhotonPersistentDiskVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("pdID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_POD: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Pod"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PODSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinity"), fields: Cow::Borrowed(&[
-field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
-field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinityTerm"), fields: Cow::Borrowed(&[
-field("labelSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("matchLabelKeys", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("mismatchLabelKeys", (0, 6), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("namespaceSelector", (0, 4), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("namespaces", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("topologyKey", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODANTIAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAntiAffinity"), fields: Cow::Borrowed(&[
-field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
-field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODCERTIFICATEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCertificateProjection"), fields: Cow::Borrowed(&[
-field("certificateChainPath", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("credentialBundlePath", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("keyPath", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("keyType", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("maxExpirationSeconds", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("signerName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("userAnnotations", (0, 7), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCondition"), fields: Cow::Borrowed(&[
-field("lastProbeTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("lastTransitionTime", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 7), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODDNSCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfig"), fields: Cow::Borrowed(&[
-field("nameservers", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("options", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODDNSCONFIGOPTION)))), Topology::Atomic, Patch::NONE, None),
-field("searches", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODDNSCONFIGOPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfigOption"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodExtendedResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("requestMappings", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST)))), Topology::Atomic, Patch::NONE, None),
-field("resourceClaimName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodIP"), fields: Cow::Borrowed(&[
-field("ip", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODOS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodOS"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODREADINESSGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodReadinessGate"), fields: Cow::Borrowed(&[
-field("conditionType", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaim"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimName", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimTemplateName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimName", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODSCHEDULINGGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGate"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODSCHEDULINGGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGroup"), fields: Cow::Borrowed(&[
-field("podGroupName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODSECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSecurityContext"), fields: Cow::Borrowed(&[
-field("appArmorProfile", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
-field("fsGroup", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("fsGroupChangePolicy", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("runAsGroup", (0, 6), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("runAsNonRoot", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("runAsUser", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("seLinuxChangePolicy", (0, 13), false, true, String, Topology::Default, Patch::NONE, None),
-field("seLinuxOptions", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_SELINUXOPTIONS)), Topology::Default, Patch::NONE, None),
-field("seccompProfile", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_SECCOMPPROFILE)), Topology::Default, Patch::NONE, None),
-field("supplementalGroups", (0, 4), false, false, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
-field("supplementalGroupsPolicy", (0, 12), false, true, String, Topology::Default, Patch::NONE, None),
-field("sysctls", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SYSCTL)))), Topology::Atomic, Patch::NONE, None),
-field("windowsOptions", (0, 8), false, false, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSpec"), fields: Cow::Borrowed(&[
-field("activeDeadlineSeconds", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("affinity", (0, 18), false, false, Object(Ref::Static(&API_CORE_V1_AFFINITY)), Topology::Default, Patch::NONE, None),
-field("automountServiceAccountToken", (0, 21), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("containers", (0, 2), true, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("dnsConfig", (0, 26), false, false, Object(Ref::Static(&API_CORE_V1_PODDNSCONFIG)), Topology::Default, Patch::NONE, None),
-field("dnsPolicy", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("enableServiceLinks", (0, 30), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("ephemeralContainers", (0, 34), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_EPHEMERALCONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("hostAliases", (0, 23), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HOSTALIAS)))), Topology::Map(Cow::Borrowed(&["ip"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
-field("hostIPC", (0, 13), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("hostNetwork", (0, 11), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("hostPID", (0, 12), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("hostUsers", (0, 37), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("hostname", (0, 16), false, false, String, Topology::Default, Patch::NONE, None),
-field("hostnameOverride", (0, 41), false, true, String, Topology::Default, Patch::NONE, None),
-field("imagePullSecrets", (0, 15), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("initContainers", (0, 20), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("nodeName", (0, 10), false, false, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 7), false, false, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("os", (0, 36), false, false, Object(Ref::Static(&API_CORE_V1_PODOS)), Topology::Default, Patch::NONE, None),
-field("overhead", (0, 32), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("preemptionPolicy", (0, 31), false, true, String, Topology::Default, Patch::NONE, None),
-field("priority", (0, 25), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("priorityClassName", (0, 24), false, false, String, Topology::Default, Patch::NONE, None),
-field("readinessGates", (0, 28), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODREADINESSGATE)))), Topology::Atomic, Patch::NONE, None),
-field("resourceClaims", (0, 39), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODRESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
-field("resources", (0, 40), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("restartPolicy", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("runtimeClassName", (0, 29), false, true, String, Topology::Default, Patch::NONE, None),
-field("schedulerName", (0, 19), false, false, String, Topology::Default, Patch::NONE, None),
-field("schedulingGates", (0, 38), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODSCHEDULINGGATE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-field("schedulingGroup", (0, 0), false, false, Object(Ref::Static(&API_CORE_V1_PODSCHEDULINGGROUP)), Topology::Default, Patch::NONE, None),
-field("securityContext", (0, 14), false, false, Object(Ref::Static(&API_CORE_V1_PODSECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
-field("serviceAccount", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-field("serviceAccountName", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("setHostnameAsFQDN", (0, 35), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("shareProcessNamespace", (0, 27), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("subdomain", (0, 17), false, false, String, Topology::Default, Patch::NONE, None),
-field("terminationGracePeriodSeconds", (0, 4), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("tolerations", (0, 22), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOLERATION)))), Topology::Atomic, Patch::NONE, None),
-field("topologySpreadConstraints", (0, 33), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSPREADCONSTRAINT)))), Topology::Map(Cow::Borrowed(&["topologyKey", "whenUnsatisfiable"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("topologyKey") }, None),
-field("volumes", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUME)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_CORE_V1_PODSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodStatus"), fields: Cow::Borrowed(&[
-field("allocatedResources", (0, 19), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("conditions", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("containerStatuses", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
-field("ephemeralContainerStatuses", (0, 13), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
-field("extendedResourceClaimStatus", (0, 18), false, false, Object(Ref::Static(&API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
-field("hostIP", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("hostIPs", (0, 16), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HOSTIP)))), Topology::Atomic, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
-field("initContainerStatuses", (0, 10), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
-field("message", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("nodeAllocatableResourceClaimStatuses", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS)))), Topology::Default, Patch::NONE, None),
-field("nominatedNodeName", (0, 11), false, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 17), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("phase", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("podIP", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("podIPs", (0, 12), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODIP)))), Topology::Map(Cow::Borrowed(&["ip"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
-field("qosClass", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("resize", (0, 14), false, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimStatuses", (0, 15), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODRESOURCECLAIMSTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
-field("resources", (0, 20), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("startTime", (0, 7), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("template", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PODTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplateSpec"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortStatus"), fields: Cow::Borrowed(&[
-field("error", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PORTWORXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortworxVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("volumeID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PREFERREDSCHEDULINGTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PreferredSchedulingTerm"), fields: Cow::Borrowed(&[
-field("preference", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)), Topology::Default, Patch::NONE, None),
-field("weight", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PROBE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Probe"), fields: Cow::Borrowed(&[
-field("exec", (1, 1), false, false, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
-field("failureThreshold", (0, 6), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("grpc", (1, 4), false, false, Object(Ref::Static(&API_CORE_V1_GRPCACTION)), Topology::Default, Patch::NONE, None),
-field("httpGet", (1, 2), false, false, Object(Ref::Static(&API_CORE_V1_HTTPGETACTION)), Topology::Default, Patch::NONE, None),
-field("initialDelaySeconds", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("periodSeconds", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("successThreshold", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("tcpSocket", (1, 3), false, false, Object(Ref::Static(&API_CORE_V1_TCPSOCKETACTION)), Topology::Default, Patch::NONE, None),
-field("terminationGracePeriodSeconds", (0, 7), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("timeoutSeconds", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_PROJECTEDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ProjectedVolumeSource"), fields: Cow::Borrowed(&[
-field("defaultMode", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("sources", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEPROJECTION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_QUOBYTEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.QuobyteVolumeSource"), fields: Cow::Borrowed(&[
-field("group", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("registry", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("tenant", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("user", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("volume", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RBDPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("image", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("keyring", (0, 6), false, false, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
-field("monitors", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("pool", (0, 4), false, false, String, Topology::Default, Patch::NONE, Some("\"rbd\"")),
-field("readOnly", (0, 8), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 7), false, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("user", (0, 5), false, false, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
-]) };
-pub static API_CORE_V1_RBDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("image", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("keyring", (0, 6), false, false, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
-field("monitors", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("pool", (0, 4), false, false, String, Topology::Default, Patch::NONE, Some("\"rbd\"")),
-field("readOnly", (0, 8), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 7), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("user", (0, 5), false, false, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
-]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationController"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerSpec"), fields: Cow::Borrowed(&[
-field("minReadySeconds", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, Some("0")),
-field("replicas", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, Some("1")),
-field("selector", (0, 2), false, false, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("template", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerStatus"), fields: Cow::Borrowed(&[
-field("availableReplicas", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("conditions", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("fullyLabeledReplicas", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 3), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("readyReplicas", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("replicas", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceClaim"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("request", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceFieldSelector"), fields: Cow::Borrowed(&[
-field("containerName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("divisor", (0, 3), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("resource", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEHEALTH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceHealth"), fields: Cow::Borrowed(&[
-field("health", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("message", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("resourceID", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEQUOTA: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuota"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEQUOTASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaSpec"), fields: Cow::Borrowed(&[
-field("hard", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("scopeSelector", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_SCOPESELECTOR)), Topology::Default, Patch::NONE, None),
-field("scopes", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEQUOTASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaStatus"), fields: Cow::Borrowed(&[
-field("hard", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("used", (0, 2), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceRequirements"), fields: Cow::Borrowed(&[
-field("claims", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch::NONE, None),
-field("limits", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 2), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_RESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceStatus"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resources", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCEHEALTH)))), Topology::Map(Cow::Borrowed(&["resourceID"])), Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SELINUXOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SELinuxOptions"), fields: Cow::Borrowed(&[
-field("level", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("role", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("user", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 9), false, false, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
-field("gateway", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("protectionDomain", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 10), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 3), true, false, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
-field("sslEnabled", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("storageMode", (0, 7), false, false, String, Topology::Default, Patch::NONE, Some("\"ThinProvisioned\"")),
-field("storagePool", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("system", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SCALEIOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 9), false, false, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
-field("gateway", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("protectionDomain", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 10), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 3), true, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("sslEnabled", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("storageMode", (0, 7), false, false, String, Topology::Default, Patch::NONE, Some("\"ThinProvisioned\"")),
-field("storagePool", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("system", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SCOPESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopeSelector"), fields: Cow::Borrowed(&[
-field("matchExpressions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopedResourceSelectorRequirement"), fields: Cow::Borrowed(&[
-field("operator", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("scopeName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECCOMPPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SeccompProfile"), fields: Cow::Borrowed(&[
-field("localhostProfile", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Secret"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("data", (0, 2), false, false, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
-field("immutable", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("stringData", (0, 4), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("type", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRETENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretEnvSource"), fields: Cow::Borrowed(&[
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRETKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretKeySelector"), fields: Cow::Borrowed(&[
-field("key", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRETPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretProjection"), fields: Cow::Borrowed(&[
-field("items", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, false, String, Topology::Default, Patch::NONE, Some("\"\"")),
-field("optional", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRETREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretReference"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECRETVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretVolumeSource"), fields: Cow::Borrowed(&[
-field("defaultMode", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("items", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("optional", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("secretName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecurityContext"), fields: Cow::Borrowed(&[
-field("allowPrivilegeEscalation", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("appArmorProfile", (0, 12), false, false, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
-field("capabilities", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_CAPABILITIES)), Topology::Default, Patch::NONE, None),
-field("privileged", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("procMount", (0, 9), false, true, String, Topology::Default, Patch::NONE, None),
-field("readOnlyRootFilesystem", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("runAsGroup", (0, 8), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("runAsNonRoot", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("runAsUser", (0, 4), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("seLinuxOptions", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_SELINUXOPTIONS)), Topology::Default, Patch::NONE, None),
-field("seccompProfile", (0, 11), false, false, Object(Ref::Static(&API_CORE_V1_SECCOMPPROFILE)), Topology::Default, Patch::NONE, None),
-field("windowsOptions", (0, 10), false, false, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SERVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Service"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_SERVICESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_SERVICESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SERVICEACCOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccount"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("automountServiceAccountToken", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("imagePullSecrets", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("secrets", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccountTokenProjection"), fields: Cow::Borrowed(&[
-field("audience", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("expirationSeconds", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("path", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SERVICEPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServicePort"), fields: Cow::Borrowed(&[
-field("appProtocol", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("nodePort", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("port", (0, 3), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 2), false, false, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
-field("targetPort", (0, 4), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceSpec"), fields: Cow::Borrowed(&[
-field("allocateLoadBalancerNodePorts", (0, 20), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("clusterIP", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("clusterIPs", (0, 18), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("externalIPs", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("externalName", (0, 10), false, false, String, Topology::Default, Patch::NONE, None),
-field("externalTrafficPolicy", (0, 11), false, false, String, Topology::Default, Patch::NONE, None),
-field("healthCheckNodePort", (0, 12), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("internalTrafficPolicy", (0, 22), false, true, String, Topology::Default, Patch::NONE, None),
-field("ipFamilies", (0, 19), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("ipFamilyPolicy", (0, 17), false, true, String, Topology::Default, Patch::NONE, None),
-field("loadBalancerClass", (0, 21), false, true, String, Topology::Default, Patch::NONE, None),
-field("loadBalancerIP", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("loadBalancerSourceRanges", (0, 9), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("ports", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SERVICEPORT)))), Topology::Map(Cow::Borrowed(&["port", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("port") }, None),
-field("publishNotReadyAddresses", (0, 13), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), false, false, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("sessionAffinity", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("sessionAffinityConfig", (0, 14), false, false, Object(Ref::Static(&API_CORE_V1_SESSIONAFFINITYCONFIG)), Topology::Default, Patch::NONE, None),
-field("trafficDistribution", (0, 23), false, true, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("loadBalancer", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_LOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SESSIONAFFINITYCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SessionAffinityConfig"), fields: Cow::Borrowed(&[
-field("clientIP", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_CLIENTIPCONFIG)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SLEEPACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SleepAction"), fields: Cow::Borrowed(&[
-field("seconds", (0, 1), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSPersistentVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("volumeNamespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_STORAGEOSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("secretRef", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("volumeName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("volumeNamespace", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_SYSCTL: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Sysctl"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TCPSOCKETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TCPSocketAction"), fields: Cow::Borrowed(&[
-field("host", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 1), true, false, IntOrString, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Taint"), fields: Cow::Borrowed(&[
-field("effect", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("timeAdded", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Toleration"), fields: Cow::Borrowed(&[
-field("effect", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("tolerationSeconds", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("value", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorLabelRequirement"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 2), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TOPOLOGYSELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorTerm"), fields: Cow::Borrowed(&[
-field("matchLabelExpressions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TOPOLOGYSPREADCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySpreadConstraint"), fields: Cow::Borrowed(&[
-field("labelSelector", (0, 4), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("matchLabelKeys", (0, 8), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("maxSkew", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("minDomains", (0, 5), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("nodeAffinityPolicy", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeTaintsPolicy", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("topologyKey", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("whenUnsatisfiable", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Volume"), fields: Cow::Borrowed(&[
-field("awsElasticBlockStore", (2, 4), false, false, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("azureDisk", (2, 22), false, false, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("azureFile", (2, 18), false, false, Object(Ref::Static(&API_CORE_V1_AZUREFILEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("cephfs", (2, 14), false, false, Object(Ref::Static(&API_CORE_V1_CEPHFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("cinder", (2, 13), false, false, Object(Ref::Static(&API_CORE_V1_CINDERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("configMap", (2, 19), false, false, Object(Ref::Static(&API_CORE_V1_CONFIGMAPVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("csi", (2, 28), false, false, Object(Ref::Static(&API_CORE_V1_CSIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("downwardAPI", (2, 16), false, false, Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("emptyDir", (2, 2), false, false, Object(Ref::Static(&API_CORE_V1_EMPTYDIRVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("ephemeral", (2, 29), false, false, Object(Ref::Static(&API_CORE_V1_EPHEMERALVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("fc", (2, 17), false, false, Object(Ref::Static(&API_CORE_V1_FCVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("flexVolume", (2, 12), false, false, Object(Ref::Static(&API_CORE_V1_FLEXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("flocker", (2, 15), false, false, Object(Ref::Static(&API_CORE_V1_FLOCKERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("gcePersistentDisk", (2, 3), false, false, Object(Ref::Static(&API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("gitRepo", (2, 5), false, false, Object(Ref::Static(&API_CORE_V1_GITREPOVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("glusterfs", (2, 9), false, false, Object(Ref::Static(&API_CORE_V1_GLUSTERFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("hostPath", (2, 1), false, false, Object(Ref::Static(&API_CORE_V1_HOSTPATHVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("image", (2, 30), false, false, Object(Ref::Static(&API_CORE_V1_IMAGEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("iscsi", (2, 8), false, false, Object(Ref::Static(&API_CORE_V1_ISCSIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nfs", (2, 7), false, false, Object(Ref::Static(&API_CORE_V1_NFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("persistentVolumeClaim", (2, 10), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("photonPersistentDisk", (2, 23), false, false, Object(Ref::Static(&API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("portworxVolume", (2, 24), false, false, Object(Ref::Static(&API_CORE_V1_PORTWORXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("projected", (2, 26), false, false, Object(Ref::Static(&API_CORE_V1_PROJECTEDVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("quobyte", (2, 21), false, false, Object(Ref::Static(&API_CORE_V1_QUOBYTEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("rbd", (2, 11), false, false, Object(Ref::Static(&API_CORE_V1_RBDVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("scaleIO", (2, 25), false, false, Object(Ref::Static(&API_CORE_V1_SCALEIOVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("secret", (2, 6), false, false, Object(Ref::Static(&API_CORE_V1_SECRETVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("storageos", (2, 27), false, false, Object(Ref::Static(&API_CORE_V1_STORAGEOSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-field("vsphereVolume", (2, 20), false, false, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMEDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeDevice"), fields: Cow::Borrowed(&[
-field("devicePath", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMEMOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMount"), fields: Cow::Borrowed(&[
-field("mountPath", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("mountPropagation", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 2), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("recursiveReadOnly", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-field("subPath", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("subPathExpr", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMEMOUNTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMountStatus"), fields: Cow::Borrowed(&[
-field("mountPath", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("readOnly", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("recursiveReadOnly", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("volumeStatus", (0, 0), false, false, Object(Ref::Static(&API_CORE_V1_VOLUMESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMENODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeNodeAffinity"), fields: Cow::Borrowed(&[
-field("required", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeProjection"), fields: Cow::Borrowed(&[
-field("clusterTrustBundle", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION)), Topology::Default, Patch::NONE, None),
-field("configMap", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_CONFIGMAPPROJECTION)), Topology::Default, Patch::NONE, None),
-field("downwardAPI", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIPROJECTION)), Topology::Default, Patch::NONE, None),
-field("podCertificate", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_PODCERTIFICATEPROJECTION)), Topology::Default, Patch::NONE, None),
-field("secret", (0, 1), false, false, Object(Ref::Static(&API_CORE_V1_SECRETPROJECTION)), Topology::Default, Patch::NONE, None),
-field("serviceAccountToken", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMERESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeResourceRequirements"), fields: Cow::Borrowed(&[
-field("limits", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 2), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeStatus"), fields: Cow::Borrowed(&[
-field("image", (0, 0), false, false, Object(Ref::Static(&API_CORE_V1_IMAGEVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VsphereVirtualDiskVolumeSource"), fields: Cow::Borrowed(&[
-field("fsType", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("storagePolicyID", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("storagePolicyName", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("volumePath", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_WEIGHTEDPODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WeightedPodAffinityTerm"), fields: Cow::Borrowed(&[
-field("podAffinityTerm", (0, 2), true, false, Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)), Topology::Default, Patch::NONE, None),
-field("weight", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WindowsSecurityContextOptions"), fields: Cow::Borrowed(&[
-field("gmsaCredentialSpec", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("gmsaCredentialSpecName", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("hostProcess", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("runAsUserName", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_ENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.Endpoint"), fields: Cow::Borrowed(&[
-field("addresses", (0, 1), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("conditions", (0, 2), false, false, Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTCONDITIONS)), Topology::Default, Patch::NONE, None),
-field("deprecatedTopology", (0, 5), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("hints", (0, 8), false, false, Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTHINTS)), Topology::Default, Patch::NONE, None),
-field("hostname", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 6), false, true, String, Topology::Default, Patch::NONE, None),
-field("targetRef", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("zone", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_ENDPOINTCONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointConditions"), fields: Cow::Borrowed(&[
-field("ready", (0, 1), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("serving", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("terminating", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_ENDPOINTHINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointHints"), fields: Cow::Borrowed(&[
-field("forNodes", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORNODE)))), Topology::Atomic, Patch::NONE, None),
-field("forZones", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORZONE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointPort"), fields: Cow::Borrowed(&[
-field("appProtocol", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_ENDPOINTSLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointSlice"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("addressType", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("endpoints", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINT)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("ports", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_FORNODE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForNode"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_DISCOVERY_V1_FORZONE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForZone"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_EVENTS_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.Event"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("action", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("deprecatedCount", (0, 15), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("deprecatedFirstTimestamp", (0, 13), false, false, Time, Topology::Default, Patch::NONE, None),
-field("deprecatedLastTimestamp", (0, 14), false, false, Time, Topology::Default, Patch::NONE, None),
-field("deprecatedSource", (0, 12), false, false, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
-field("eventTime", (0, 2), false, false, MicroTime, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("note", (0, 10), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("regarding", (0, 8), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("related", (0, 9), false, false, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("reportingController", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("reportingInstance", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("series", (0, 3), false, false, Object(Ref::Static(&API_EVENTS_V1_EVENTSERIES)), Topology::Default, Patch::NONE, None),
-field("type", (0, 11), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_EVENTS_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.EventSeries"), fields: Cow::Borrowed(&[
-field("count", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("lastObservedTime", (0, 2), true, false, MicroTime, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration"), fields: Cow::Borrowed(&[
-field("lendablePercent", (0, 2), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("nominalConcurrencyShares", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod"), fields: Cow::Borrowed(&[
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMA: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchema"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMACONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaSpec"), fields: Cow::Borrowed(&[
-field("distinguisherMethod", (0, 3), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD)), Topology::Default, Patch::NONE, None),
-field("matchingPrecedence", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("priorityLevelConfiguration", (0, 1), true, false, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE)), Topology::Default, Patch::NONE, None),
-field("rules", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMACONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static API_FLOWCONTROL_V1_GROUPSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.GroupSubject"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_LIMITRESPONSE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitResponse"), fields: Cow::Borrowed(&[
-field("queuing", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_QUEUINGCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration"), fields: Cow::Borrowed(&[
-field("borrowingLimitPercent", (0, 4), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("lendablePercent", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("limitResponse", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITRESPONSE)), Topology::Default, Patch::NONE, None),
-field("nominalConcurrencyShares", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.NonResourcePolicyRule"), fields: Cow::Borrowed(&[
-field("nonResourceURLs", (0, 6), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("verbs", (0, 1), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PolicyRulesWithSubjects"), fields: Cow::Borrowed(&[
-field("nonResourceRules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-field("resourceRules", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_RESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-field("subjects", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec"), fields: Cow::Borrowed(&[
-field("exempt", (0, 3), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("limited", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static API_FLOWCONTROL_V1_QUEUINGCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.QueuingConfiguration"), fields: Cow::Borrowed(&[
-field("handSize", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("queueLengthLimit", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("queues", (0, 1), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_RESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ResourcePolicyRule"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 2), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("clusterScope", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("namespaces", (0, 5), false, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("resources", (0, 3), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-field("verbs", (0, 1), true, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ServiceAccountSubject"), fields: Cow::Borrowed(&[
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.Subject"), fields: Cow::Borrowed(&[
-field("group", (0, 3), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_GROUPSUBJECT)), Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("serviceAccount", (0, 4), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT)), Topology::Default, Patch::NONE, None),
-field("user", (0, 2), false, false, Object(Ref::Static(&API_FLOWCONTROL_V1_USERSUBJECT)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_FLOWCONTROL_V1_USERSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.UserSubject"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_HTTPINGRESSPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressPath"), fields: Cow::Borrowed(&[
-field("backend", (0, 2), true, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
-field("path", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("pathType", (0, 3), true, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_HTTPINGRESSRULEVALUE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressRuleValue"), fields: Cow::Borrowed(&[
-field("paths", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSPATH)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddress"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_NETWORKING_V1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddressSpec"), fields: Cow::Borrowed(&[
-field("parentRef", (0, 1), true, false, Object(Ref::Static(&API_NETWORKING_V1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_IPBLOCK: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPBlock"), fields: Cow::Borrowed(&[
-field("cidr", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("except", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.Ingress"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressBackend"), fields: Cow::Borrowed(&[
-field("resource", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("service", (0, 4), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSERVICEBACKEND)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassParametersReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("scope", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSCLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassSpec"), fields: Cow::Borrowed(&[
-field("controller", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("parameters", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerIngress"), fields: Cow::Borrowed(&[
-field("hostname", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("ip", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("ports", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSPORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerStatus"), fields: Cow::Borrowed(&[
-field("ingress", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSPORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressPortStatus"), fields: Cow::Borrowed(&[
-field("error", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 1), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressRule"), fields: Cow::Borrowed(&[
-field("host", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("http", (2, 1), false, false, Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSRULEVALUE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSSERVICEBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressServiceBackend"), fields: Cow::Borrowed(&[
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_SERVICEBACKENDPORT)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressSpec"), fields: Cow::Borrowed(&[
-field("defaultBackend", (0, 1), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
-field("ingressClassName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("rules", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
-field("tls", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSTLS)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressStatus"), fields: Cow::Borrowed(&[
-field("loadBalancer", (0, 1), false, false, Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_INGRESSTLS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressTLS"), fields: Cow::Borrowed(&[
-field("hosts", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("secretName", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicy"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyEgressRule"), fields: Cow::Borrowed(&[
-field("ports", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
-field("to", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyIngressRule"), fields: Cow::Borrowed(&[
-field("from", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
-field("ports", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYPEER: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPeer"), fields: Cow::Borrowed(&[
-field("ipBlock", (0, 3), false, false, Object(Ref::Static(&API_NETWORKING_V1_IPBLOCK)), Topology::Default, Patch::NONE, None),
-field("namespaceSelector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("podSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPort"), fields: Cow::Borrowed(&[
-field("endPort", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("port", (0, 2), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("protocol", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicySpec"), fields: Cow::Borrowed(&[
-field("egress", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
-field("ingress", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
-field("podSelector", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("policyTypes", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ParentReference"), fields: Cow::Borrowed(&[
-field("group", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_SERVICEBACKENDPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceBackendPort"), fields: Cow::Borrowed(&[
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("number", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDR"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRSpec"), fields: Cow::Borrowed(&[
-field("cidrs", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static API_NETWORKING_V1BETA1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddress"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_NETWORKING_V1BETA1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1BETA1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddressSpec"), fields: Cow::Borrowed(&[
-field("parentRef", (0, 1), true, false, Object(Ref::Static(&API_NETWORKING_V1BETA1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1BETA1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ParentReference"), fields: Cow::Borrowed(&[
-field("group", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDR"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRSpec"), fields: Cow::Borrowed(&[
-field("cidrs", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static API_NODE_V1_OVERHEAD: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Overhead"), fields: Cow::Borrowed(&[
-field("podFixed", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NODE_V1_RUNTIMECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.RuntimeClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("handler", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("overhead", (0, 3), false, false, Object(Ref::Static(&API_NODE_V1_OVERHEAD)), Topology::Default, Patch::NONE, None),
-field("scheduling", (0, 4), false, false, Object(Ref::Static(&API_NODE_V1_SCHEDULING)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_NODE_V1_SCHEDULING: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Scheduling"), fields: Cow::Borrowed(&[
-field("nodeSelector", (0, 1), false, false, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_POLICY_V1_EVICTION: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.Eviction"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("deleteOptions", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS)), Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGET: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudget"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec"), fields: Cow::Borrowed(&[
-field("maxUnavailable", (0, 3), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("minAvailable", (0, 1), false, false, IntOrString, Topology::Default, Patch::NONE, None),
-field("selector", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("unhealthyPodEvictionPolicy", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("currentHealthy", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("desiredHealthy", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("disruptedPods", (0, 2), false, false, Map(Ref::Static(&Time)), Topology::Default, Patch::NONE, None),
-field("disruptionsAllowed", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("expectedPods", (0, 6), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 1), false, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_AGGREGATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.AggregationRule"), fields: Cow::Borrowed(&[
-field("clusterRoleSelectors", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_CLUSTERROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRole"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("aggregationRule", (0, 3), false, false, Object(Ref::Static(&API_RBAC_V1_AGGREGATIONRULE)), Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("rules", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_CLUSTERROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRoleBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("roleRef", (0, 3), true, false, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
-field("subjects", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_POLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.PolicyRule"), fields: Cow::Borrowed(&[
-field("apiGroups", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("nonResourceURLs", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resourceNames", (0, 4), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("resources", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("verbs", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_ROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Role"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("rules", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_ROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleBinding"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("roleRef", (0, 3), true, false, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
-field("subjects", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_ROLEREF: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleRef"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RBAC_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Subject"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocatedDeviceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("data", (0, 5), false, false, Any, Topology::Default, Patch::NONE, None),
-field("device", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("networkData", (0, 6), false, false, Object(Ref::Static(&API_RESOURCE_V1_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocationResult"), fields: Cow::Borrowed(&[
-field("allocationTimestamp", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CELDeviceSelector"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicy"), fields: Cow::Borrowed(&[
-field("default", (0, 1), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("validRange", (0, 4), false, false, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
-field("validValues", (0, 3), false, false, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicyRange"), fields: Cow::Borrowed(&[
-field("max", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("min", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-field("step", (0, 3), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequirements"), fields: Cow::Borrowed(&[
-field("requests", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Counter"), fields: Cow::Borrowed(&[
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CounterSet"), fields: Cow::Borrowed(&[
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Device"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allowMultipleAllocations", (0, 12), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("attributes", (0, 2), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 10), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 11), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindsToNode", (0, 9), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 3), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
-field("consumesCounters", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeAllocatableResourceMappings", (0, 0), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("taints", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (3, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("source", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationResult"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("results", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAttribute"), fields: Cow::Borrowed(&[
-field("bool", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bools", (0, 0), false, false, List(Ref::Static(&Bool)), Topology::Default, Patch::NONE, None),
-field("int", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("ints", (0, 0), false, false, List(Ref::Static(&Int64)), Topology::Default, Patch::NONE, None),
-field("string", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("strings", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("version", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("versions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCapacity"), fields: Cow::Borrowed(&[
-field("requestPolicy", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaim"), fields: Cow::Borrowed(&[
-field("config", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("constraints", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaimConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (2, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (1, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassSpec"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("extendedResourceName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceConstraint"), fields: Cow::Borrowed(&[
-field("distinctAttribute", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchAttribute", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCounterConsumption"), fields: Cow::Borrowed(&[
-field("counterSet", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequest"), fields: Cow::Borrowed(&[
-field("exactly", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
-field("firstAvailable", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequestAllocationResult"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 8), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("consumedCapacity", (0, 10), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("device", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("pool", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("request", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSelector"), fields: Cow::Borrowed(&[
-field("cel", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSubRequest"), fields: Cow::Borrowed(&[
-field("allocationMode", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 7), false, false, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 5), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceTaint"), fields: Cow::Borrowed(&[
-field("effect", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("timeAdded", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceToleration"), fields: Cow::Borrowed(&[
-field("effect", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), false, false, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
-field("tolerationSeconds", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("value", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ExactDeviceRequest"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allocationMode", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 7), false, false, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 4), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NetworkDeviceData"), fields: Cow::Borrowed(&[
-field("hardwareAddress", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("interfaceName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("ips", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NodeAllocatableResourceMapping"), fields: Cow::Borrowed(&[
-field("allocationMultiplier", (0, 0), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("capacityKey", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.OpaqueDeviceConfiguration"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("parameters", (0, 2), true, false, Any, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaim"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimConsumerReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimSpec"), fields: Cow::Borrowed(&[
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("allocation", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("devices", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
-field("reservedFor", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplateSpec"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourcePool"), fields: Cow::Borrowed(&[
-field("generation", (0, 2), true, false, Int64, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceSliceCount", (0, 3), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSlice"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSliceSpec"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("devices", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("perDeviceNodeSelection", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
-field("sharedCounters", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaint"), fields: Cow::Borrowed(&[
-field("effect", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("timeAdded", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRule"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleSpec"), fields: Cow::Borrowed(&[
-field("deviceSelector", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
-field("taint", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINT)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintSelector"), fields: Cow::Borrowed(&[
-field("device", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("pool", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_POOLSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.PoolStatus"), fields: Cow::Borrowed(&[
-field("allocatedDevices", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("availableDevices", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("driver", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("generation", (0, 0), true, false, Int64, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("poolName", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceSliceCount", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("totalDevices", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("unavailableDevices", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("validationError", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), true, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 0), false, false, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec"), fields: Cow::Borrowed(&[
-field("driver", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("limit", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("poolName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Default, Patch::NONE, None),
-field("poolCount", (0, 0), true, true, Int32, Topology::Default, Patch::NONE, None),
-field("pools", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1ALPHA3_POOLSTATUS)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("data", (0, 5), false, false, Any, Topology::Default, Patch::NONE, None),
-field("device", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("networkData", (0, 6), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocationResult"), fields: Cow::Borrowed(&[
-field("allocationTimestamp", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_BASICDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.BasicDevice"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allowMultipleAllocations", (0, 11), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("attributes", (0, 1), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 9), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 10), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindsToNode", (0, 8), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 2), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
-field("consumesCounters", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
-field("nodeAllocatableResourceMappings", (0, 0), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 5), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("taints", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CELDeviceSelector"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicy"), fields: Cow::Borrowed(&[
-field("default", (0, 1), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("validRange", (0, 4), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
-field("validValues", (0, 3), false, false, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange"), fields: Cow::Borrowed(&[
-field("max", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("min", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-field("step", (0, 3), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequirements"), fields: Cow::Borrowed(&[
-field("requests", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Counter"), fields: Cow::Borrowed(&[
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CounterSet"), fields: Cow::Borrowed(&[
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Device"), fields: Cow::Borrowed(&[
-field("basic", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_BASICDEVICE)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (3, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("source", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationResult"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("results", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAttribute"), fields: Cow::Borrowed(&[
-field("bool", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bools", (0, 0), false, false, List(Ref::Static(&Bool)), Topology::Default, Patch::NONE, None),
-field("int", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("ints", (0, 0), false, false, List(Ref::Static(&Int64)), Topology::Default, Patch::NONE, None),
-field("string", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("strings", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("version", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("versions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCapacity"), fields: Cow::Borrowed(&[
-field("requestPolicy", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaim"), fields: Cow::Borrowed(&[
-field("config", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("constraints", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaimConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (2, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (1, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassSpec"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("extendedResourceName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceConstraint"), fields: Cow::Borrowed(&[
-field("distinctAttribute", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchAttribute", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCounterConsumption"), fields: Cow::Borrowed(&[
-field("counterSet", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequest"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allocationMode", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 9), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 5), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("firstAvailable", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequestAllocationResult"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 8), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("consumedCapacity", (0, 10), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("device", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("pool", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("request", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSelector"), fields: Cow::Borrowed(&[
-field("cel", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSubRequest"), fields: Cow::Borrowed(&[
-field("allocationMode", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 8), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 5), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 7), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceTaint"), fields: Cow::Borrowed(&[
-field("effect", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("timeAdded", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceToleration"), fields: Cow::Borrowed(&[
-field("effect", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), false, false, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
-field("tolerationSeconds", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("value", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NetworkDeviceData"), fields: Cow::Borrowed(&[
-field("hardwareAddress", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("interfaceName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("ips", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NodeAllocatableResourceMapping"), fields: Cow::Borrowed(&[
-field("allocationMultiplier", (0, 0), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("capacityKey", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.OpaqueDeviceConfiguration"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("parameters", (0, 2), true, false, Any, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaim"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimConsumerReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimSpec"), fields: Cow::Borrowed(&[
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("allocation", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("devices", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
-field("reservedFor", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourcePool"), fields: Cow::Borrowed(&[
-field("generation", (0, 2), true, false, Int64, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceSliceCount", (0, 3), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSlice"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSliceSpec"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 5), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("devices", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("perDeviceNodeSelection", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
-field("sharedCounters", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("data", (0, 5), false, false, Any, Topology::Default, Patch::NONE, None),
-field("device", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("networkData", (0, 6), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocationResult"), fields: Cow::Borrowed(&[
-field("allocationTimestamp", (0, 5), false, false, Time, Topology::Default, Patch::NONE, None),
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 3), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CELDeviceSelector"), fields: Cow::Borrowed(&[
-field("expression", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicy"), fields: Cow::Borrowed(&[
-field("default", (0, 1), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("validRange", (0, 4), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
-field("validValues", (0, 3), false, false, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange"), fields: Cow::Borrowed(&[
-field("max", (0, 2), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("min", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-field("step", (0, 3), false, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequirements"), fields: Cow::Borrowed(&[
-field("requests", (0, 1), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Counter"), fields: Cow::Borrowed(&[
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CounterSet"), fields: Cow::Borrowed(&[
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Device"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allowMultipleAllocations", (0, 12), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("attributes", (0, 2), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 10), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 11), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindsToNode", (0, 9), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 3), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
-field("consumesCounters", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeAllocatableResourceMappings", (0, 0), false, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 6), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("taints", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (3, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("source", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationResult"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("results", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAttribute"), fields: Cow::Borrowed(&[
-field("bool", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bools", (0, 0), false, false, List(Ref::Static(&Bool)), Topology::Default, Patch::NONE, None),
-field("int", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("ints", (0, 0), false, false, List(Ref::Static(&Int64)), Topology::Default, Patch::NONE, None),
-field("string", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("strings", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("version", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("versions", (0, 0), false, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCapacity"), fields: Cow::Borrowed(&[
-field("requestPolicy", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
-field("value", (0, 1), true, false, Quantity, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaim"), fields: Cow::Borrowed(&[
-field("config", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("constraints", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaimConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (2, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassConfiguration"), fields: Cow::Borrowed(&[
-field("opaque", (1, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassSpec"), fields: Cow::Borrowed(&[
-field("config", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
-field("extendedResourceName", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceConstraint"), fields: Cow::Borrowed(&[
-field("distinctAttribute", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("matchAttribute", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("requests", (0, 1), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCounterConsumption"), fields: Cow::Borrowed(&[
-field("counterSet", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("counters", (0, 2), true, false, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequest"), fields: Cow::Borrowed(&[
-field("exactly", (0, 2), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
-field("firstAvailable", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequestAllocationResult"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("bindingConditions", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("bindingFailureConditions", (0, 8), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("consumedCapacity", (0, 10), false, false, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
-field("device", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("pool", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("request", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("shareID", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSelector"), fields: Cow::Borrowed(&[
-field("cel", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSubRequest"), fields: Cow::Borrowed(&[
-field("allocationMode", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 7), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 5), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 3), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaint"), fields: Cow::Borrowed(&[
-field("effect", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("timeAdded", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRule"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 0), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleSpec"), fields: Cow::Borrowed(&[
-field("deviceSelector", (0, 0), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
-field("taint", (0, 0), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintSelector"), fields: Cow::Borrowed(&[
-field("device", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("driver", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("pool", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceToleration"), fields: Cow::Borrowed(&[
-field("effect", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("key", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), false, false, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
-field("tolerationSeconds", (0, 5), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("value", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ExactDeviceRequest"), fields: Cow::Borrowed(&[
-field("adminAccess", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allocationMode", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 7), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
-field("count", (0, 4), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("deviceClassName", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("selectors", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
-field("tolerations", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NetworkDeviceData"), fields: Cow::Borrowed(&[
-field("hardwareAddress", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("interfaceName", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("ips", (0, 2), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NodeAllocatableResourceMapping"), fields: Cow::Borrowed(&[
-field("allocationMultiplier", (0, 0), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("capacityKey", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.OpaqueDeviceConfiguration"), fields: Cow::Borrowed(&[
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("parameters", (0, 2), true, false, Any, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaim"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimConsumerReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimSpec"), fields: Cow::Borrowed(&[
-field("devices", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("allocation", (0, 1), false, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
-field("devices", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
-field("reservedFor", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplate"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec"), fields: Cow::Borrowed(&[
-field("metadata", (0, 1), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourcePool"), fields: Cow::Borrowed(&[
-field("generation", (0, 2), true, false, Int64, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceSliceCount", (0, 3), true, false, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSlice"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_RESOURCE_V1BETA2_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSliceSpec"), fields: Cow::Borrowed(&[
-field("allNodes", (0, 5), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("devices", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICE)))), Topology::Atomic, Patch::NONE, None),
-field("driver", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 3), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeSelector", (0, 4), false, false, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
-field("perDeviceNodeSelection", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("pool", (0, 2), true, false, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
-field("sharedCounters", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1_PRIORITYCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1.PriorityClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("description", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("globalDefault", (0, 3), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("preemptionPolicy", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("value", (0, 2), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.GangSchedulingPolicy"), fields: Cow::Borrowed(&[
-field("minCount", (0, 0), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroup"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), true, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaim"), fields: Cow::Borrowed(&[
-field("name", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimTemplateName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaimStatus"), fields: Cow::Borrowed(&[
-field("name", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaimName", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingConstraints"), fields: Cow::Borrowed(&[
-field("topology", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingPolicy"), fields: Cow::Borrowed(&[
-field("basic", (0, 0), false, false, Any, Topology::Default, Patch::NONE, None),
-field("gang", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSpec"), fields: Cow::Borrowed(&[
-field("disruptionMode", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("podGroupTemplateRef", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
-field("priority", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("priorityClassName", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaims", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM)))), Topology::Default, Patch::NONE, None),
-field("schedulingConstraints", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
-field("schedulingPolicy", (0, 0), true, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Default, Patch::NONE, None),
-field("resourceClaimStatuses", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplate"), fields: Cow::Borrowed(&[
-field("disruptionMode", (0, 0), false, true, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("priority", (0, 0), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("priorityClassName", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("resourceClaims", (0, 0), false, false, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM)))), Topology::Default, Patch::NONE, None),
-field("schedulingConstraints", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
-field("schedulingPolicy", (0, 0), true, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplateReference"), fields: Cow::Borrowed(&[
-field("workload", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TopologyConstraint"), fields: Cow::Borrowed(&[
-field("key", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TypedLocalObjectReference"), fields: Cow::Borrowed(&[
-field("apiGroup", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOAD: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.Workload"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 0), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 0), true, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadPodGroupTemplateReference"), fields: Cow::Borrowed(&[
-field("podGroupTemplateName", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("workloadName", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOADSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadSpec"), fields: Cow::Borrowed(&[
-field("controllerRef", (0, 0), false, false, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
-field("podGroupTemplates", (0, 0), true, false, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE)))), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_CSIDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriver"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_STORAGE_V1_CSIDRIVERSPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_CSIDRIVERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriverSpec"), fields: Cow::Borrowed(&[
-field("attachRequired", (0, 1), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("fsGroupPolicy", (0, 5), false, true, String, Topology::Default, Patch::NONE, None),
-field("nodeAllocatableUpdatePeriodSeconds", (0, 9), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("podInfoOnMount", (0, 2), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("preventPodSchedulingIfMissing", (0, 0), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("requiresRepublish", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("seLinuxMount", (0, 8), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("serviceAccountTokenInSecrets", (0, 10), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("storageCapacity", (0, 4), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("tokenRequests", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_TOKENREQUEST)))), Topology::Atomic, Patch::NONE, None),
-field("volumeLifecycleModes", (0, 3), false, false, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_CSINODE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINode"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_STORAGE_V1_CSINODESPEC)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_CSINODEDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeDriver"), fields: Cow::Borrowed(&[
-field("allocatable", (0, 4), false, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMENODERESOURCES)), Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeID", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("topologyKeys", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_CSINODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeSpec"), fields: Cow::Borrowed(&[
-field("drivers", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_CSINODEDRIVER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
-]) };
-pub static API_STORAGE_V1_CSISTORAGECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIStorageCapacity"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("capacity", (0, 4), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("maximumVolumeSize", (0, 5), false, false, Quantity, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("nodeTopology", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
-field("storageClassName", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_STORAGECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.StorageClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("allowVolumeExpansion", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("allowedTopologies", (0, 8), false, false, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("mountOptions", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("parameters", (0, 3), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("provisioner", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("reclaimPolicy", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("volumeBindingMode", (0, 7), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.TokenRequest"), fields: Cow::Borrowed(&[
-field("audience", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("expirationSeconds", (0, 2), false, true, Int64, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachment"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSource"), fields: Cow::Borrowed(&[
-field("inlineVolumeSpec", (0, 2), false, false, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
-field("persistentVolumeName", (0, 1), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSpec"), fields: Cow::Borrowed(&[
-field("attacher", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("nodeName", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("source", (0, 2), true, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentStatus"), fields: Cow::Borrowed(&[
-field("attachError", (0, 3), false, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
-field("attached", (0, 1), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("attachmentMetadata", (0, 2), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("detachError", (0, 4), false, false, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttributesClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("driverName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("parameters", (0, 3), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMEERROR: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeError"), fields: Cow::Borrowed(&[
-field("errorCode", (0, 3), false, true, Int32, Topology::Default, Patch::NONE, None),
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("time", (0, 1), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1_VOLUMENODERESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeNodeResources"), fields: Cow::Borrowed(&[
-field("count", (0, 1), false, true, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGE_V1BETA1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1beta1.VolumeAttributesClass"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("driverName", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("parameters", (0, 3), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATION: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec"), fields: Cow::Borrowed(&[
-field("resource", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE)), Topology::Default, Patch::NONE, None),
-]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("resourceVersion", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceColumnDefinition"), fields: Cow::Borrowed(&[
-field("description", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("format", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("jsonPath", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("priority", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("type", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceConversion"), fields: Cow::Borrowed(&[
-field("strategy", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("webhook", (0, 2), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), true, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 6), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames"), fields: Cow::Borrowed(&[
-field("categories", (0, 6), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("kind", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("listKind", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("plural", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("shortNames", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("singular", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec"), fields: Cow::Borrowed(&[
-field("conversion", (0, 9), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION)), Topology::Default, Patch::NONE, None),
-field("group", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("names", (0, 3), true, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
-field("preserveUnknownFields", (0, 10), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("scope", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-field("versions", (0, 7), true, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus"), fields: Cow::Borrowed(&[
-field("acceptedNames", (0, 2), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
-field("observedGeneration", (0, 4), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("storedVersions", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion"), fields: Cow::Borrowed(&[
-field("additionalPrinterColumns", (0, 6), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION)))), Topology::Atomic, Patch::NONE, None),
-field("deprecated", (0, 7), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("deprecationWarning", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("schema", (0, 4), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION)), Topology::Default, Patch::NONE, None),
-field("selectableFields", (0, 9), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD)))), Topology::Atomic, Patch::NONE, None),
-field("served", (0, 2), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("storage", (0, 3), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("subresources", (0, 5), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceScale"), fields: Cow::Borrowed(&[
-field("labelSelectorPath", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("specReplicasPath", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("statusReplicasPath", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresources"), fields: Cow::Borrowed(&[
-field("scale", (0, 2), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE)), Topology::Default, Patch::NONE, None),
-field("status", (0, 1), false, false, Any, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceValidation"), fields: Cow::Borrowed(&[
-field("openAPIV3Schema", (0, 1), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ExternalDocumentation"), fields: Cow::Borrowed(&[
-field("description", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("url", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"), fields: Cow::Borrowed(&[
-field("$ref", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("$schema", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("additionalItems", (0, 33), false, false, Any, Topology::Default, Patch::NONE, None),
-field("additionalProperties", (0, 30), false, false, Any, Topology::Default, Patch::NONE, None),
-field("allOf", (0, 25), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
-field("anyOf", (0, 27), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
-field("default", (0, 8), false, false, Any, Topology::Default, Patch::NONE, None),
-field("definitions", (0, 34), false, false, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
-field("dependencies", (0, 32), false, false, Map(Ref::Static(&Any)), Topology::Default, Patch::NONE, None),
-field("description", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("enum", (0, 20), false, false, List(Ref::Static(&Any)), Topology::Atomic, Patch::NONE, None),
-field("example", (0, 36), false, false, Any, Topology::Default, Patch::NONE, None),
-field("exclusiveMaximum", (0, 10), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("exclusiveMinimum", (0, 12), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("externalDocs", (0, 35), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION)), Topology::Default, Patch::NONE, None),
-field("format", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("id", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("items", (0, 24), false, false, Any, Topology::Default, Patch::NONE, None),
-field("maxItems", (0, 16), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("maxLength", (0, 13), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("maxProperties", (0, 21), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("maximum", (0, 9), false, false, Double, Topology::Default, Patch::NONE, None),
-field("minItems", (0, 17), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("minLength", (0, 14), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("minProperties", (0, 22), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("minimum", (0, 11), false, false, Double, Topology::Default, Patch::NONE, None),
-field("multipleOf", (0, 19), false, false, Double, Topology::Default, Patch::NONE, None),
-field("not", (0, 28), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)), Topology::Default, Patch::NONE, None),
-field("nullable", (0, 37), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("oneOf", (0, 26), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
-field("pattern", (0, 15), false, false, String, Topology::Default, Patch::NONE, None),
-field("patternProperties", (0, 31), false, false, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
-field("properties", (0, 29), false, false, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
-field("required", (0, 23), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("title", (0, 7), false, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("uniqueItems", (0, 18), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-embedded-resource", (0, 39), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-int-or-string", (0, 40), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-list-map-keys", (0, 41), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("x-kubernetes-list-type", (0, 42), false, false, String, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-map-type", (0, 43), false, false, String, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-preserve-unknown-fields", (0, 38), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("x-kubernetes-validations", (0, 44), false, false, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE)))), Topology::Map(Cow::Borrowed(&["rule"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("rule") }, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.SelectableField"), fields: Cow::Borrowed(&[
-field("jsonPath", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference"), fields: Cow::Borrowed(&[
-field("name", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("path", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 4), false, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule"), fields: Cow::Borrowed(&[
-field("fieldPath", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("messageExpression", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("optionalOldSelf", (0, 6), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("rule", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig"), fields: Cow::Borrowed(&[
-field("caBundle", (0, 2), false, false, Bytes, Topology::Default, Patch::NONE, None),
-field("service", (0, 1), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
-field("url", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookConversion"), fields: Cow::Borrowed(&[
-field("clientConfig", (0, 2), false, false, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
-field("conversionReviewVersions", (0, 3), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUP: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("preferredVersion", (0, 3), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY)), Topology::Default, Patch::NONE, None),
-field("serverAddressByClientCIDRs", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
-field("versions", (0, 2), true, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUPLIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("groups", (0, 1), true, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIGROUP)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"), fields: Cow::Borrowed(&[
-field("categories", (0, 7), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("group", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("namespaced", (0, 2), true, false, Bool, Topology::Default, Patch::NONE, None),
-field("shortNames", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("singularName", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("storageVersionHash", (0, 10), false, false, String, Topology::Default, Patch::NONE, None),
-field("verbs", (0, 4), true, false, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("version", (0, 9), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCELIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("groupVersion", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resources", (0, 2), true, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE)))), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIVERSIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("serverAddressByClientCIDRs", (0, 2), true, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
-field("versions", (0, 1), true, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_CONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Condition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 4), true, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 6), true, false, String, Topology::Default, Patch::NONE, None),
-field("observedGeneration", (0, 3), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("reason", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("dryRun", (0, 5), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("gracePeriodSeconds", (0, 1), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("ignoreStoreReadErrorWithClusterBreakingPotential", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("orphanDependents", (0, 3), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("preconditions", (0, 2), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS)), Topology::Default, Patch::NONE, None),
-field("propagationPolicy", (0, 4), false, true, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.FieldSelectorRequirement"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupResource"), fields: Cow::Borrowed(&[
-field("group", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("resource", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupVersionForDiscovery"), fields: Cow::Borrowed(&[
-field("groupVersion", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("version", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"), fields: Cow::Borrowed(&[
-field("matchExpressions", (0, 2), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
-field("matchLabels", (0, 1), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement"), fields: Cow::Borrowed(&[
-field("key", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("operator", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("values", (0, 3), false, false, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LISTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"), fields: Cow::Borrowed(&[
-field("continue", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("remainingItemCount", (0, 4), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("resourceVersion", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("selfLink", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("shardInfo", (0, 0), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SHARDINFO)), Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("fieldsType", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("fieldsV1", (0, 7), false, false, Any, Topology::Default, Patch::NONE, None),
-field("manager", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("operation", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("subresource", (0, 8), false, false, String, Topology::Default, Patch::NONE, None),
-field("time", (0, 4), false, false, Time, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), fields: Cow::Borrowed(&[
-field("annotations", (0, 12), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("creationTimestamp", (0, 8), false, false, Time, Topology::Default, Patch::NONE, None),
-field("deletionGracePeriodSeconds", (0, 10), false, true, Int64, Topology::Default, Patch::NONE, None),
-field("deletionTimestamp", (0, 9), false, false, Time, Topology::Default, Patch::NONE, None),
-field("finalizers", (0, 14), false, false, List(Ref::Static(&String)), Topology::Set, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("") }, None),
-field("generateName", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("generation", (0, 7), false, false, Int64, Topology::Default, Patch::NONE, None),
-field("labels", (0, 11), false, false, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
-field("managedFields", (0, 17), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY)))), Topology::Atomic, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("ownerReferences", (0, 13), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
-field("resourceVersion", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-field("selfLink", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 5), true, false, String, Topology::Default, Patch::NONE, None),
-field("blockOwnerDeletion", (0, 7), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("controller", (0, 6), false, true, Bool, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 3), true, false, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 4), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"), fields: Cow::Borrowed(&[
-field("resourceVersion", (0, 2), false, true, String, Topology::Default, Patch::NONE, None),
-field("uid", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ServerAddressByClientCIDR"), fields: Cow::Borrowed(&[
-field("clientCIDR", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-field("serverAddress", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_SHARDINFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ShardInfo"), fields: Cow::Borrowed(&[
-field("selector", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Status"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("code", (0, 6), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("details", (0, 5), false, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS)), Topology::Default, Patch::NONE, None),
-field("message", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LISTMETA)), Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause"), fields: Cow::Borrowed(&[
-field("field", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("message", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails"), fields: Cow::Borrowed(&[
-field("causes", (0, 4), false, false, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE)))), Topology::Atomic, Patch::NONE, None),
-field("group", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("name", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("retryAfterSeconds", (0, 5), false, false, Int32, Topology::Default, Patch::NONE, None),
-field("uid", (0, 6), false, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_WATCHEVENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent"), fields: Cow::Borrowed(&[
-field("metadata", (0, 0), true, false, Any, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_VERSION_INFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.version.Info"), fields: Cow::Borrowed(&[
-field("buildDate", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("compiler", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("emulationMajor", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("emulationMinor", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("gitCommit", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("gitTreeState", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("gitVersion", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("goVersion", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("major", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("minCompatibilityMajor", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("minCompatibilityMinor", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("minor", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-field("platform", (0, 0), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService"), fields: Cow::Borrowed(&[
-field("apiVersion", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), false, false, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, false, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
-field("spec", (0, 2), false, false, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC)), Topology::Default, Patch::NONE, None),
-field("status", (0, 3), false, false, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS)), Topology::Default, Patch::NONE, None),
-]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceCondition"), fields: Cow::Borrowed(&[
-field("lastTransitionTime", (0, 3), false, false, Time, Topology::Default, Patch::NONE, None),
-field("message", (0, 5), false, false, String, Topology::Default, Patch::NONE, None),
-field("reason", (0, 4), false, false, String, Topology::Default, Patch::NONE, None),
-field("status", (0, 2), true, false, String, Topology::Default, Patch::NONE, None),
-field("type", (0, 1), true, false, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec"), fields: Cow::Borrowed(&[
-field("caBundle", (0, 5), false, false, Bytes, Topology::Atomic, Patch::NONE, None),
-field("group", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("groupPriorityMinimum", (0, 7), true, false, Int32, Topology::Default, Patch::NONE, None),
-field("insecureSkipTLSVerify", (0, 4), false, false, Bool, Topology::Default, Patch::NONE, None),
-field("service", (0, 1), false, false, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
-field("version", (0, 3), false, false, String, Topology::Default, Patch::NONE, None),
-field("versionPriority", (0, 8), true, false, Int32, Topology::Default, Patch::NONE, None),
-]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceStatus"), fields: Cow::Borrowed(&[
-field("conditions", (0, 1), false, false, List(Ref::Static(&Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference"), fields: Cow::Borrowed(&[
-field("name", (0, 2), false, false, String, Topology::Default, Patch::NONE, None),
-field("namespace", (0, 1), false, false, String, Topology::Default, Patch::NONE, None),
-field("port", (0, 3), false, false, Int32, Topology::Default, Patch::NONE, None),
+pub static API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.AuditAnnotation"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("valueExpression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ExpressionWarning"), atomic: false, fields: Cow::Borrowed(&[
+field("fieldRef", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("warning", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
+field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("mutations", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATION)))), Topology::Atomic, Patch::NONE, None),
+field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMKIND)), Topology::Default, Patch::NONE, None),
+field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhook"), atomic: false, fields: Cow::Borrowed(&[
+field("admissionReviewVersions", (0, 8), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("clientConfig", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
+field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchPolicy", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("objectSelector", (0, 11), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("reinvocationPolicy", (0, 10), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+field("sideEffects", (0, 6), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_JSONPATCH)), Topology::Default, Patch::NONE, None),
+field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.RuleWithOperations"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroups", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("apiVersions", (2, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("operations", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (2, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("scope", (2, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("path", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_TYPECHECKING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.TypeChecking"), atomic: false, fields: Cow::Borrowed(&[
+field("expressionWarnings", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
+field("policyName", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("validationActions", (0, 4), true, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+field("auditAnnotations", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION)))), Topology::Atomic, Patch::NONE, None),
+field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMKIND)), Topology::Default, Patch::NONE, None),
+field("validations", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATION)))), Topology::Atomic, Patch::NONE, None),
+field("variables", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("typeChecking", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_TYPECHECKING)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhook"), atomic: false, fields: Cow::Borrowed(&[
+field("admissionReviewVersions", (0, 8), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("clientConfig", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
+field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 11), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchPolicy", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("objectSelector", (0, 10), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+field("sideEffects", (0, 6), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Validation"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("messageExpression", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Variable"), atomic: true, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.WebhookClientConfig"), atomic: false, fields: Cow::Borrowed(&[
+field("caBundle", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
+field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
+field("url", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF)), Topology::Default, Patch::NONE, None),
+field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("mutations", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION)))), Topology::Atomic, Patch::NONE, None),
+field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND)), Topology::Default, Patch::NONE, None),
+field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
+field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Variable"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF)), Topology::Default, Patch::NONE, None),
+field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
+field("mutations", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATION)))), Topology::Atomic, Patch::NONE, None),
+field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND)), Topology::Default, Patch::NONE, None),
+field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
+field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Variable"), atomic: true, fields: Cow::Borrowed(&[
+field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.ServerStorageVersion"), atomic: false, fields: Cow::Borrowed(&[
+field("apiServerID", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("decodableVersions", (0, 3), true, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("encodingVersion", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("servedVersions", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec"), atomic: false, fields: Cow::Borrowed(&[
+]) };
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("commonEncodingVersion", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("storageVersions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION)))), Topology::Map(Cow::Borrowed(&["apiServerID"])), Patch::NONE, None),
+]) };
+pub static API_APPS_V1_CONTROLLERREVISION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ControllerRevision"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("data", (0, 2), false, Zero::Written, Any, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("revision", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSet"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DAEMONSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DAEMONSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("revisionHistoryLimit", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("selector", (0, 1), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("template", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+field("updateStrategy", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DAEMONSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("collisionCount", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DAEMONSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("currentNumberScheduled", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("desiredNumberScheduled", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("numberAvailable", (0, 7), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("numberMisscheduled", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("numberReady", (0, 4), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("numberUnavailable", (0, 8), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("updatedNumberScheduled", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DAEMONSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy"), atomic: false, fields: Cow::Borrowed(&[
+field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDAEMONSET)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.Deployment"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DEPLOYMENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 7), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastUpdateTime", (0, 6), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DEPLOYMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("minReadySeconds", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("paused", (0, 7), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("progressDeadlineSeconds", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("revisionHistoryLimit", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("strategy", (0, 4), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTRATEGY)), Topology::Default, Patch { merge: false, retain_keys: true, merge_key: Cow::Borrowed("") }, None),
+field("template", (0, 3), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DEPLOYMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("availableReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("collisionCount", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DEPLOYMENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("readyReplicas", (0, 7), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("terminatingReplicas", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("unavailableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("updatedReplicas", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_DEPLOYMENTSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStrategy"), atomic: false, fields: Cow::Borrowed(&[
+field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDEPLOYMENT)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_REPLICASET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSet"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_REPLICASETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_REPLICASETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("template", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_REPLICASETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("availableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_REPLICASETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("fullyLabeledReplicas", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("readyReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("terminatingReplicas", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_ROLLINGUPDATEDAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDaemonSet"), atomic: false, fields: Cow::Borrowed(&[
+field("maxSurge", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("maxUnavailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_ROLLINGUPDATEDEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDeployment"), atomic: false, fields: Cow::Borrowed(&[
+field("maxSurge", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("maxUnavailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy"), atomic: false, fields: Cow::Borrowed(&[
+field("maxUnavailable", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("partition", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSet"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETORDINALS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetOrdinals"), atomic: false, fields: Cow::Borrowed(&[
+field("start", (0, 1), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("whenDeleted", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("whenScaled", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("minReadySeconds", (0, 9), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("ordinals", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_STATEFULSETORDINALS)), Topology::Default, Patch::NONE, None),
+field("persistentVolumeClaimRetentionPolicy", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY)), Topology::Default, Patch::NONE, None),
+field("podManagementPolicy", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("revisionHistoryLimit", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("serviceName", (0, 5), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("template", (0, 3), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+field("updateStrategy", (0, 7), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
+field("volumeClaimTemplates", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIM)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("availableReplicas", (0, 11), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("collisionCount", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_STATEFULSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("currentReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("currentRevision", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("readyReplicas", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("updateRevision", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("updatedReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_APPS_V1_STATEFULSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy"), atomic: false, fields: Cow::Borrowed(&[
+field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.BoundObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("status", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("userInfo", (0, 1), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("audiences", (0, 1), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("boundObjectRef", (0, 3), false, Zero::Null, Object(Ref::Static(&API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("expirationSeconds", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("expirationTimestamp", (0, 2), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("token", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("audiences", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("token", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_TOKENREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("audiences", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("authenticated", (0, 1), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("error", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("user", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHENTICATION_V1_USERINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.UserInfo"), atomic: false, fields: Cow::Borrowed(&[
+field("extra", (0, 4), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
+field("groups", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("uid", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("username", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.FieldSelectorAttributes"), atomic: false, fields: Cow::Borrowed(&[
+field("rawSelector", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("requirements", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LabelSelectorAttributes"), atomic: false, fields: Cow::Borrowed(&[
+field("rawSelector", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("requirements", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_LOCALSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LocalSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceAttributes"), atomic: false, fields: Cow::Borrowed(&[
+field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("verb", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_NONRESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceRule"), atomic: false, fields: Cow::Borrowed(&[
+field("nonResourceURLs", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_RESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceAttributes"), atomic: false, fields: Cow::Borrowed(&[
+field("fieldSelector", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
+field("group", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("labelSelector", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
+field("name", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("subresource", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("verb", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("version", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_RESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceRule"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroups", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resourceNames", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("nonResourceAttributes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
+field("resourceAttributes", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("extra", (0, 5), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
+field("groups", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("nonResourceAttributes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
+field("resourceAttributes", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
+field("uid", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allowed", (0, 1), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("denied", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("evaluationError", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectRulesReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("evaluationError", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("incomplete", (0, 3), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("nonResourceRules", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
+field("resourceRules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.CrossVersionObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("maxReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("minReplicas", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("scaleTargetRef", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("targetCPUUtilizationPercentage", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("currentCPUUtilizationPercentage", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("currentReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("desiredReplicas", (0, 4), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("lastScaleTime", (0, 2), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_SCALE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.Scale"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V1_SCALESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("replicas", (0, 1), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, Some("0")),
+]) };
+pub static API_AUTOSCALING_V1_SCALESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+field("container", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("container", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.CrossVersionObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_EXTERNALMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_EXTERNALMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
+field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HPASCALINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("periodSeconds", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HPASCALINGRULES: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingRules"), atomic: false, fields: Cow::Borrowed(&[
+field("policies", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGPOLICY)))), Topology::Atomic, Patch::NONE, None),
+field("selectPolicy", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("stabilizationWindowSeconds", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("tolerance", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"), atomic: false, fields: Cow::Borrowed(&[
+field("scaleDown", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
+field("scaleUp", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("behavior", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR)), Topology::Default, Patch::NONE, None),
+field("maxReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("metrics", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSPEC)))), Topology::Atomic, Patch::NONE, None),
+field("minReplicas", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("scaleTargetRef", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("currentMetrics", (0, 5), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSTATUS)))), Topology::Atomic, Patch::NONE, None),
+field("currentReplicas", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("desiredReplicas", (0, 4), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("lastScaleTime", (0, 2), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_METRICIDENTIFIER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricIdentifier"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_METRICSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("containerResource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
+field("external", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSOURCE)), Topology::Default, Patch::NONE, None),
+field("object", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSOURCE)), Topology::Default, Patch::NONE, None),
+field("pods", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_PODSMETRICSOURCE)), Topology::Default, Patch::NONE, None),
+field("resource", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_METRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("containerResource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
+field("external", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSTATUS)), Topology::Default, Patch::NONE, None),
+field("object", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSTATUS)), Topology::Default, Patch::NONE, None),
+field("pods", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_PODSMETRICSTATUS)), Topology::Default, Patch::NONE, None),
+field("resource", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_METRICTARGET: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricTarget"), atomic: false, fields: Cow::Borrowed(&[
+field("averageUtilization", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("averageValue", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_METRICVALUESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricValueStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("averageUtilization", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("averageValue", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("value", (0, 1), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_OBJECTMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+field("describedObject", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("metric", (0, 3), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_OBJECTMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
+field("describedObject", (0, 3), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_PODSMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_PODSMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
+field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_RESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_AUTOSCALING_V2_RESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_CRONJOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJob"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_CRONJOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("concurrencyPolicy", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("failedJobsHistoryLimit", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("jobTemplate", (0, 5), true, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+field("schedule", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("startingDeadlineSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("successfulJobsHistoryLimit", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("suspend", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("timeZone", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_CRONJOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("active", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
+field("lastScheduleTime", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("lastSuccessfulTime", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_JOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.Job"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_JOBCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_JOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("activeDeadlineSeconds", (0, 3), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("backoffLimit", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("backoffLimitPerIndex", (0, 12), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("completionMode", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("completions", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("managedBy", (0, 15), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("manualSelector", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("maxFailedIndexes", (0, 13), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("parallelism", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("podFailurePolicy", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICY)), Topology::Default, Patch::NONE, None),
+field("podReplacementPolicy", (0, 14), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("successPolicy", (0, 16), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_SUCCESSPOLICY)), Topology::Default, Patch::NONE, None),
+field("suspend", (0, 10), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("template", (0, 6), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+field("ttlSecondsAfterFinished", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_JOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("active", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("completedIndexes", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("completionTime", (0, 3), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_JOBCONDITION)))), Topology::Atomic, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("failed", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("failedIndexes", (0, 10), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("ready", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("startTime", (0, 2), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("succeeded", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("terminating", (0, 11), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("uncountedTerminatedPods", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_UNCOUNTEDTERMINATEDPODS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_JOBTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_PODFAILUREPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("rules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnExitCodesRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("containerName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 3), true, Zero::Null, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnPodConditionsPattern"), atomic: false, fields: Cow::Borrowed(&[
+field("status", (0, 2), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_PODFAILUREPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+field("action", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("onExitCodes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT)), Topology::Default, Patch::NONE, None),
+field("onPodConditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_SUCCESSPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("rules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_SUCCESSPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_SUCCESSPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+field("succeededCount", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("succeededIndexes", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_BATCH_V1_UNCOUNTEDTERMINATEDPODS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.UncountedTerminatedPods"), atomic: false, fields: Cow::Borrowed(&[
+field("failed", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("succeeded", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 5), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastUpdateTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("expirationSeconds", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("extra", (0, 6), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
+field("groups", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("request", (0, 1), true, Zero::Null, Bytes, Topology::Default, Patch::NONE, None),
+field("signerName", (0, 7), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("usages", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("username", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("certificate", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("signerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("signerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("maxExpirationSeconds", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("86400")),
+field("nodeName", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeUID", (0, 7), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pkixPublicKey", (0, 9), false, Zero::Null, Bytes, Topology::Default, Patch::NONE, None),
+field("podName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("podUID", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("proofOfPossession", (0, 10), false, Zero::Null, Bytes, Topology::Default, Patch::NONE, None),
+field("serviceAccountName", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("serviceAccountUID", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("signerName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("stubPKCS10Request", (0, 12), true, Zero::Null, Bytes, Topology::Default, Patch::NONE, None),
+field("unverifiedUserAnnotations", (0, 11), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("beginRefreshAt", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("certificateChain", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("notAfter", (0, 6), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("notBefore", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1_LEASE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.Lease"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1_LEASESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1_LEASESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.LeaseSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("acquireTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("holderIdentity", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("leaseDurationSeconds", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("leaseTransitions", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("preferredHolder", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("renewTime", (0, 4), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("strategy", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("binaryVersion", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("emulationVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("leaseName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pingTime", (0, 2), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("renewTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("strategy", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1BETA1_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1BETA1_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_COORDINATION_V1BETA1_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("binaryVersion", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("emulationVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("leaseName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pingTime", (0, 2), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("renewTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
+field("strategy", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("partition", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_AFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Affinity"), atomic: false, fields: Cow::Borrowed(&[
+field("nodeAffinity", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODEAFFINITY)), Topology::Default, Patch::NONE, None),
+field("podAffinity", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODAFFINITY)), Topology::Default, Patch::NONE, None),
+field("podAntiAffinity", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODANTIAFFINITY)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_APPARMORPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AppArmorProfile"), atomic: false, fields: Cow::Borrowed(&[
+field("localhostProfile", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ATTACHEDVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AttachedVolume"), atomic: false, fields: Cow::Borrowed(&[
+field("devicePath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_AZUREDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("cachingMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("diskName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("diskURI", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"ext4\"")),
+field("kind", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, Some("false")),
+]) };
+pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("secretNamespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_AZUREFILEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFileVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_BINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Binding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("controllerExpandSecretRef", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("controllerPublishSecretRef", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("nodeExpandSecretRef", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("nodePublishSecretRef", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("nodeStageSecretRef", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("volumeAttributes", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("volumeHandle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodePublishSecretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("volumeAttributes", (0, 4), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CAPABILITIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Capabilities"), atomic: false, fields: Cow::Borrowed(&[
+field("add", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("drop", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("path", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretFile", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CEPHFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("path", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretFile", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CINDERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CLIENTIPCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClientIPConfig"), atomic: false, fields: Cow::Borrowed(&[
+field("timeoutSeconds", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClusterTrustBundleProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("labelSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("optional", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("path", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("signerName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_COMPONENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("error", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_COMPONENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_COMPONENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMap"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("binaryData", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
+field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("immutable", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAPENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapEnvSource"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAPKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAPNODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapNodeConfigSource"), atomic: false, fields: Cow::Borrowed(&[
+field("kubeletConfigKey", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceVersion", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAPPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONFIGMAPVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("defaultMode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Container"), atomic: false, fields: Cow::Borrowed(&[
+field("args", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("command", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("env", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("envFrom", (0, 19), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVFROMSOURCE)))), Topology::Atomic, Patch::NONE, None),
+field("image", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("imagePullPolicy", (0, 14), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("lifecycle", (0, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLE)), Topology::Default, Patch::NONE, None),
+field("livenessProbe", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("ports", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERPORT)))), Topology::Map(Cow::Borrowed(&["containerPort", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("containerPort") }, None),
+field("readinessProbe", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("resizePolicy", (0, 23), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESIZEPOLICY)))), Topology::Atomic, Patch::NONE, None),
+field("resources", (0, 8), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("restartPolicy", (0, 24), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("restartPolicyRules", (0, 25), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULE)))), Topology::Atomic, Patch::NONE, None),
+field("securityContext", (0, 15), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
+field("startupProbe", (0, 22), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("stdin", (0, 16), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("stdinOnce", (0, 17), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("terminationMessagePath", (0, 13), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("terminationMessagePolicy", (0, 20), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("tty", (0, 18), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("volumeDevices", (0, 21), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEDEVICE)))), Topology::Map(Cow::Borrowed(&["devicePath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("devicePath") }, None),
+field("volumeMounts", (0, 9), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
+field("workingDir", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerExtendedResourceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("containerName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("requestName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERIMAGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerImage"), atomic: false, fields: Cow::Borrowed(&[
+field("names", (0, 1), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("sizeBytes", (0, 2), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerPort"), atomic: false, fields: Cow::Borrowed(&[
+field("containerPort", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("hostIP", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("hostPort", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
+]) };
+pub static API_CORE_V1_CONTAINERRESIZEPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerResizePolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("resourceName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("restartPolicy", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERRESTARTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRule"), atomic: false, fields: Cow::Borrowed(&[
+field("action", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("exitCodes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRuleOnExitCodes"), atomic: false, fields: Cow::Borrowed(&[
+field("operator", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 2), false, Zero::Omitted, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERSTATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerState"), atomic: false, fields: Cow::Borrowed(&[
+field("running", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATERUNNING)), Topology::Default, Patch::NONE, None),
+field("terminated", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATETERMINATED)), Topology::Default, Patch::NONE, None),
+field("waiting", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATEWAITING)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERSTATERUNNING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateRunning"), atomic: false, fields: Cow::Borrowed(&[
+field("startedAt", (0, 1), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERSTATETERMINATED: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateTerminated"), atomic: false, fields: Cow::Borrowed(&[
+field("containerID", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("exitCode", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("finishedAt", (0, 6), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("signal", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("startedAt", (0, 5), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERSTATEWAITING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateWaiting"), atomic: false, fields: Cow::Borrowed(&[
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_CONTAINERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocatedResources", (0, 10), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("allocatedResourcesStatus", (0, 14), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCESTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("containerID", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("image", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("imageID", (0, 7), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("lastState", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATE)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("ready", (0, 4), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("resources", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("restartCount", (0, 5), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("started", (0, 9), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("state", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATE)), Topology::Default, Patch::NONE, None),
+field("stopSignal", (0, 15), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("user", (0, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERUSER)), Topology::Default, Patch::NONE, None),
+field("volumeMounts", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNTSTATUS)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
+]) };
+pub static API_CORE_V1_CONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerUser"), atomic: false, fields: Cow::Borrowed(&[
+field("linux", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LINUXCONTAINERUSER)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_DAEMONENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DaemonEndpoint"), atomic: false, fields: Cow::Borrowed(&[
+field("Port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_DOWNWARDAPIPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("items", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_DOWNWARDAPIVOLUMEFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeFile"), atomic: false, fields: Cow::Borrowed(&[
+field("fieldRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
+field("mode", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceFieldRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_DOWNWARDAPIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("defaultMode", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("items", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EMPTYDIRVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EmptyDirVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("medium", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("sizeLimit", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENDPOINTADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointAddress"), atomic: true, fields: Cow::Borrowed(&[
+field("hostname", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("targetRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointPort"), atomic: true, fields: Cow::Borrowed(&[
+field("appProtocol", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENDPOINTSUBSET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointSubset"), atomic: false, fields: Cow::Borrowed(&[
+field("addresses", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
+field("notReadyAddresses", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
+field("ports", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Endpoints"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("subsets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTSUBSET)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENVFROMSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvFromSource"), atomic: false, fields: Cow::Borrowed(&[
+field("configMapRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPENVSOURCE)), Topology::Default, Patch::NONE, None),
+field("prefix", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETENVSOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENVVAR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVar"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("valueFrom", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_ENVVARSOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ENVVARSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVarSource"), atomic: false, fields: Cow::Borrowed(&[
+field("configMapKeyRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPKEYSELECTOR)), Topology::Default, Patch::NONE, None),
+field("fieldRef", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
+field("fileKeyRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FILEKEYSELECTOR)), Topology::Default, Patch::NONE, None),
+field("resourceFieldRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
+field("secretKeyRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETKEYSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EPHEMERALCONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralContainer"), atomic: false, fields: Cow::Borrowed(&[
+field("args", (1, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("command", (1, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("env", (1, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("envFrom", (1, 19), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVFROMSOURCE)))), Topology::Atomic, Patch::NONE, None),
+field("image", (1, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("imagePullPolicy", (1, 14), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("lifecycle", (1, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLE)), Topology::Default, Patch::NONE, None),
+field("livenessProbe", (1, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("ports", (1, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERPORT)))), Topology::Map(Cow::Borrowed(&["containerPort", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("containerPort") }, None),
+field("readinessProbe", (1, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("resizePolicy", (1, 23), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESIZEPOLICY)))), Topology::Atomic, Patch::NONE, None),
+field("resources", (1, 8), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("restartPolicy", (1, 24), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("restartPolicyRules", (1, 25), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULE)))), Topology::Atomic, Patch::NONE, None),
+field("securityContext", (1, 15), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
+field("startupProbe", (1, 22), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROBE)), Topology::Default, Patch::NONE, None),
+field("stdin", (1, 16), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("stdinOnce", (1, 17), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("targetContainerName", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("terminationMessagePath", (1, 13), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("terminationMessagePolicy", (1, 20), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("tty", (1, 18), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("volumeDevices", (1, 21), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEDEVICE)))), Topology::Map(Cow::Borrowed(&["devicePath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("devicePath") }, None),
+field("volumeMounts", (1, 9), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
+field("workingDir", (1, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EPHEMERALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("volumeClaimTemplate", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Event"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("action", (0, 12), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("count", (0, 8), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("eventTime", (0, 10), false, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
+field("firstTimestamp", (0, 6), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("involvedObject", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("lastTimestamp", (0, 7), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("reason", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("related", (0, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("reportingComponent", (0, 14), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("reportingInstance", (0, 15), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("series", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EVENTSERIES)), Topology::Default, Patch::NONE, None),
+field("source", (0, 5), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
+field("type", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSeries"), atomic: false, fields: Cow::Borrowed(&[
+field("count", (0, 1), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("lastObservedTime", (0, 2), false, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EVENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSource"), atomic: false, fields: Cow::Borrowed(&[
+field("component", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("host", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_EXECACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ExecAction"), atomic: false, fields: Cow::Borrowed(&[
+field("command", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_FCVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FCVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("lun", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("targetWWNs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("wwids", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_FILEKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FileKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+field("key", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, Some("false")),
+field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("options", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_FLEXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("options", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_FLOCKERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlockerVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("datasetName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("datasetUUID", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GCEPersistentDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("partition", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("pdName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_GRPCACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GRPCAction"), atomic: false, fields: Cow::Borrowed(&[
+field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("service", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"\"")),
+]) };
+pub static API_CORE_V1_GITREPOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GitRepoVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("directory", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("repository", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("revision", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("endpoints", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("endpointsNamespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_GLUSTERFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("endpoints", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_HTTPGETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPGetAction"), atomic: false, fields: Cow::Borrowed(&[
+field("host", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("httpHeaders", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HTTPHEADER)))), Topology::Atomic, Patch::NONE, None),
+field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 2), true, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
+field("scheme", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_HTTPHEADER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPHeader"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_HOSTALIAS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostAlias"), atomic: false, fields: Cow::Borrowed(&[
+field("hostnames", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_HOSTIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostIP"), atomic: false, fields: Cow::Borrowed(&[
+field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_HOSTPATHVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostPathVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("chapAuthDiscovery", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("chapAuthSession", (0, 11), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("initiatorName", (0, 12), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("iqn", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("iscsiInterface", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"default\"")),
+field("lun", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("portals", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("targetPortal", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_ISCSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("chapAuthDiscovery", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("chapAuthSession", (0, 11), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("fsType", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("initiatorName", (0, 12), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("iqn", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("iscsiInterface", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"default\"")),
+field("lun", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("portals", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("targetPortal", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_IMAGEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("pullPolicy", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reference", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_IMAGEVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("imageRef", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_KEYTOPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.KeyToPath"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("mode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LIFECYCLE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Lifecycle"), atomic: false, fields: Cow::Borrowed(&[
+field("postStart", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
+field("preStop", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
+field("stopSignal", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LIFECYCLEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LifecycleHandler"), atomic: false, fields: Cow::Borrowed(&[
+field("exec", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
+field("httpGet", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_HTTPGETACTION)), Topology::Default, Patch::NONE, None),
+field("sleep", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SLEEPACTION)), Topology::Default, Patch::NONE, None),
+field("tcpSocket", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TCPSOCKETACTION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LIMITRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRange"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_LIMITRANGESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LIMITRANGEITEM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeItem"), atomic: false, fields: Cow::Borrowed(&[
+field("default", (0, 4), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("defaultRequest", (0, 5), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("max", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("maxLimitRequestRatio", (0, 6), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("min", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LIMITRANGESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("limits", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LIMITRANGEITEM)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LINUXCONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LinuxContainerUser"), atomic: false, fields: Cow::Borrowed(&[
+field("gid", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+field("supplementalGroups", (0, 3), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
+field("uid", (0, 1), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerIngress"), atomic: false, fields: Cow::Borrowed(&[
+field("hostname", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ip", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ipMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("ports", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("ingress", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_LOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+]) };
+pub static API_CORE_V1_LOCALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_MODIFYVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ModifyVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("targetVolumeAttributesClassName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NFSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("server", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NAMESPACE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Namespace"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NAMESPACECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NAMESPACESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("finalizers", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NAMESPACESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NAMESPACECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Node"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODEADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAddress"), atomic: false, fields: Cow::Borrowed(&[
+field("address", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAffinity"), atomic: false, fields: Cow::Borrowed(&[
+field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PREFERREDSCHEDULINGTERM)))), Topology::Atomic, Patch::NONE, None),
+field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("containers", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("resourceClaimName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resources", (0, 3), true, Zero::Null, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastHeartbeatTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigSource"), atomic: false, fields: Cow::Borrowed(&[
+field("configMap", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPNODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODECONFIGSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("active", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
+field("assigned", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
+field("error", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("lastKnownGood", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODEDAEMONENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeDaemonEndpoints"), atomic: false, fields: Cow::Borrowed(&[
+field("kubeletEndpoint", (0, 1), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_DAEMONENDPOINT)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODEFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeFeatures"), atomic: false, fields: Cow::Borrowed(&[
+field("supplementalGroupsPolicy", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODERUNTIMEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandler"), atomic: false, fields: Cow::Borrowed(&[
+field("features", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODERUNTIMEHANDLERFEATURES)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODERUNTIMEHANDLERFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures"), atomic: false, fields: Cow::Borrowed(&[
+field("recursiveReadOnlyMounts", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("userNamespaces", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelector"), atomic: true, fields: Cow::Borrowed(&[
+field("nodeSelectorTerms", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorTerm"), atomic: true, fields: Cow::Borrowed(&[
+field("matchExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+field("matchFields", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("configSource", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
+field("externalID", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("podCIDR", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("podCIDRs", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("") }, None),
+field("providerID", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("taints", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TAINT)))), Topology::Atomic, Patch::NONE, None),
+field("unschedulable", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("addresses", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODEADDRESS)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("allocatable", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("capacity", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("conditions", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("config", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSTATUS)), Topology::Default, Patch::NONE, None),
+field("daemonEndpoints", (0, 6), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODEDAEMONENDPOINTS)), Topology::Default, Patch::NONE, None),
+field("declaredFeatures", (0, 14), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("features", (0, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODEFEATURES)), Topology::Default, Patch::NONE, None),
+field("images", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERIMAGE)))), Topology::Atomic, Patch::NONE, None),
+field("nodeInfo", (0, 7), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESYSTEMINFO)), Topology::Default, Patch::NONE, None),
+field("phase", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("runtimeHandlers", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODERUNTIMEHANDLER)))), Topology::Atomic, Patch::NONE, None),
+field("volumesAttached", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ATTACHEDVOLUME)))), Topology::Atomic, Patch::NONE, None),
+field("volumesInUse", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESWAPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSwapStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("capacity", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_NODESYSTEMINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSystemInfo"), atomic: false, fields: Cow::Borrowed(&[
+field("architecture", (0, 10), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("bootID", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("containerRuntimeVersion", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("kernelVersion", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("kubeProxyVersion", (0, 8), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("kubeletVersion", (0, 7), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("machineID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("operatingSystem", (0, 9), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("osImage", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("swap", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESWAPSTATUS)), Topology::Default, Patch::NONE, None),
+field("systemUUID", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_OBJECTFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectFieldSelector"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("fieldPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_OBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("fieldPath", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resourceVersion", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolume"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("accessModes", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("dataSource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("dataSourceRef", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("resources", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_VOLUMERESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("selector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("storageClassName", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeAttributesClassName", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeMode", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("accessModes", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("allocatedResourceStatuses", (0, 7), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Granular, Patch::NONE, None),
+field("allocatedResources", (0, 5), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("capacity", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("conditions", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("currentVolumeAttributesClassName", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("modifyVolumeStatus", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_MODIFYVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
+field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("claimName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 2), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("accessModes", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("awsElasticBlockStore", (2, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("azureDisk", (2, 16), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("azureFile", (2, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("capacity", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("cephfs", (2, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("cinder", (2, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("claimRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Granular, Patch::NONE, None),
+field("csi", (2, 22), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CSIPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("fc", (2, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FCVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("flexVolume", (2, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("flocker", (2, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FLOCKERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("gcePersistentDisk", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("glusterfs", (2, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("hostPath", (2, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_HOSTPATHVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("iscsi", (2, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("local", (2, 20), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("mountOptions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("nfs", (2, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("nodeAffinity", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VOLUMENODEAFFINITY)), Topology::Default, Patch::NONE, None),
+field("persistentVolumeReclaimPolicy", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("photonPersistentDisk", (2, 17), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("portworxVolume", (2, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PORTWORXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("quobyte", (2, 15), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_QUOBYTEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("rbd", (2, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RBDPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("scaleIO", (2, 19), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("storageClassName", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("storageos", (2, 21), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("volumeAttributesClassName", (0, 10), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeMode", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("vsphereVolume", (2, 14), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PERSISTENTVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("lastPhaseTransitionTime", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PhotonPersistentDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("pdID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_POD: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Pod"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinity"), atomic: false, fields: Cow::Borrowed(&[
+field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
+field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinityTerm"), atomic: false, fields: Cow::Borrowed(&[
+field("labelSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("matchLabelKeys", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("mismatchLabelKeys", (0, 6), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("namespaceSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("namespaces", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("topologyKey", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODANTIAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAntiAffinity"), atomic: false, fields: Cow::Borrowed(&[
+field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
+field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODCERTIFICATEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCertificateProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("certificateChainPath", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("credentialBundlePath", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("keyPath", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("keyType", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("maxExpirationSeconds", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("signerName", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("userAnnotations", (0, 7), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 7), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODDNSCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfig"), atomic: false, fields: Cow::Borrowed(&[
+field("nameservers", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("options", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODDNSCONFIGOPTION)))), Topology::Atomic, Patch::NONE, None),
+field("searches", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODDNSCONFIGOPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfigOption"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodExtendedResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("requestMappings", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST)))), Topology::Atomic, Patch::NONE, None),
+field("resourceClaimName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodIP"), atomic: false, fields: Cow::Borrowed(&[
+field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODOS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodOS"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODREADINESSGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodReadinessGate"), atomic: false, fields: Cow::Borrowed(&[
+field("conditionType", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimTemplateName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODSCHEDULINGGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGate"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODSCHEDULINGGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGroup"), atomic: false, fields: Cow::Borrowed(&[
+field("podGroupName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODSECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSecurityContext"), atomic: false, fields: Cow::Borrowed(&[
+field("appArmorProfile", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
+field("fsGroup", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("fsGroupChangePolicy", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("runAsGroup", (0, 6), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("runAsNonRoot", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("runAsUser", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("seLinuxChangePolicy", (0, 13), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("seLinuxOptions", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SELINUXOPTIONS)), Topology::Default, Patch::NONE, None),
+field("seccompProfile", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECCOMPPROFILE)), Topology::Default, Patch::NONE, None),
+field("supplementalGroups", (0, 4), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
+field("supplementalGroupsPolicy", (0, 12), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("sysctls", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SYSCTL)))), Topology::Atomic, Patch::NONE, None),
+field("windowsOptions", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("activeDeadlineSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("affinity", (0, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AFFINITY)), Topology::Default, Patch::NONE, None),
+field("automountServiceAccountToken", (0, 21), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("containers", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("dnsConfig", (0, 26), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODDNSCONFIG)), Topology::Default, Patch::NONE, None),
+field("dnsPolicy", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("enableServiceLinks", (0, 30), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("ephemeralContainers", (0, 34), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_EPHEMERALCONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("hostAliases", (0, 23), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HOSTALIAS)))), Topology::Map(Cow::Borrowed(&["ip"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
+field("hostIPC", (0, 13), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("hostNetwork", (0, 11), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("hostPID", (0, 12), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("hostUsers", (0, 37), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("hostname", (0, 16), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("hostnameOverride", (0, 41), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("imagePullSecrets", (0, 15), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("initContainers", (0, 20), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("nodeName", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 7), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("os", (0, 36), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODOS)), Topology::Default, Patch::NONE, None),
+field("overhead", (0, 32), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("preemptionPolicy", (0, 31), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("priority", (0, 25), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("priorityClassName", (0, 24), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readinessGates", (0, 28), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODREADINESSGATE)))), Topology::Atomic, Patch::NONE, None),
+field("resourceClaims", (0, 39), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODRESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+field("resources", (0, 40), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("restartPolicy", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("runtimeClassName", (0, 29), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("schedulerName", (0, 19), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("schedulingGates", (0, 38), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODSCHEDULINGGATE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+field("schedulingGroup", (0, 43), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODSCHEDULINGGROUP)), Topology::Default, Patch::NONE, None),
+field("securityContext", (0, 14), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODSECURITYCONTEXT)), Topology::Default, Patch::NONE, None),
+field("serviceAccount", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("serviceAccountName", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("setHostnameAsFQDN", (0, 35), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("shareProcessNamespace", (0, 27), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("subdomain", (0, 17), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("terminationGracePeriodSeconds", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("tolerations", (0, 22), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOLERATION)))), Topology::Atomic, Patch::NONE, None),
+field("topologySpreadConstraints", (0, 33), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSPREADCONSTRAINT)))), Topology::Map(Cow::Borrowed(&["topologyKey", "whenUnsatisfiable"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("topologyKey") }, None),
+field("volumes", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUME)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_CORE_V1_PODSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocatedResources", (0, 19), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("containerStatuses", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
+field("ephemeralContainerStatuses", (0, 13), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
+field("extendedResourceClaimStatus", (0, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
+field("hostIP", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("hostIPs", (0, 16), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HOSTIP)))), Topology::Atomic, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
+field("initContainerStatuses", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
+field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("nodeAllocatableResourceClaimStatuses", (0, 21), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS)))), Topology::Atomic, Patch::NONE, None),
+field("nominatedNodeName", (0, 11), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 17), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("podIP", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("podIPs", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODIP)))), Topology::Map(Cow::Borrowed(&["ip"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("ip") }, None),
+field("qosClass", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resize", (0, 14), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimStatuses", (0, 15), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODRESOURCECLAIMSTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+field("resources", (0, 20), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("startTime", (0, 7), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("template", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PODTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("error", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PORTWORXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortworxVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PREFERREDSCHEDULINGTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PreferredSchedulingTerm"), atomic: false, fields: Cow::Borrowed(&[
+field("preference", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)), Topology::Default, Patch::NONE, None),
+field("weight", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PROBE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Probe"), atomic: false, fields: Cow::Borrowed(&[
+field("exec", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
+field("failureThreshold", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("grpc", (1, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GRPCACTION)), Topology::Default, Patch::NONE, None),
+field("httpGet", (1, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_HTTPGETACTION)), Topology::Default, Patch::NONE, None),
+field("initialDelaySeconds", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("periodSeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("successThreshold", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("tcpSocket", (1, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TCPSOCKETACTION)), Topology::Default, Patch::NONE, None),
+field("terminationGracePeriodSeconds", (0, 7), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("timeoutSeconds", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_PROJECTEDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ProjectedVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("defaultMode", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("sources", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEPROJECTION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_QUOBYTEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.QuobyteVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("group", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("registry", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("tenant", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("user", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("volume", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RBDPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("image", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("keyring", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
+field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("pool", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"rbd\"")),
+field("readOnly", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("user", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
+]) };
+pub static API_CORE_V1_RBDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("image", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("keyring", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
+field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("pool", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"rbd\"")),
+field("readOnly", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("user", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
+]) };
+pub static API_CORE_V1_REPLICATIONCONTROLLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationController"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_REPLICATIONCONTROLLERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_REPLICATIONCONTROLLERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, Some("0")),
+field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("1")),
+field("selector", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("template", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_REPLICATIONCONTROLLERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("availableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("fullyLabeledReplicas", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("readyReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("request", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceFieldSelector"), atomic: true, fields: Cow::Borrowed(&[
+field("containerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("divisor", (0, 3), false, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+field("resource", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEHEALTH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceHealth"), atomic: false, fields: Cow::Borrowed(&[
+field("health", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("resourceID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEQUOTA: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuota"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEQUOTASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("hard", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("scopeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SCOPESELECTOR)), Topology::Default, Patch::NONE, None),
+field("scopes", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEQUOTASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("hard", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("used", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceRequirements"), atomic: false, fields: Cow::Borrowed(&[
+field("claims", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch::NONE, None),
+field("limits", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_RESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resources", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCEHEALTH)))), Topology::Map(Cow::Borrowed(&["resourceID"])), Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SELINUXOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SELinuxOptions"), atomic: false, fields: Cow::Borrowed(&[
+field("level", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("role", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("user", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
+field("gateway", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("protectionDomain", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 10), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 3), true, Zero::Null, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
+field("sslEnabled", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("storageMode", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"ThinProvisioned\"")),
+field("storagePool", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("system", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SCALEIOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
+field("gateway", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("protectionDomain", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 10), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 3), true, Zero::Null, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("sslEnabled", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("storageMode", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"ThinProvisioned\"")),
+field("storagePool", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("system", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SCOPESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopeSelector"), atomic: true, fields: Cow::Borrowed(&[
+field("matchExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopedResourceSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("scopeName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECCOMPPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SeccompProfile"), atomic: false, fields: Cow::Borrowed(&[
+field("localhostProfile", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Secret"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
+field("immutable", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("stringData", (0, 4), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("type", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRETENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretEnvSource"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRETKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRETPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
+field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRETREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretReference"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECRETVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("defaultMode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
+field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("secretName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecurityContext"), atomic: false, fields: Cow::Borrowed(&[
+field("allowPrivilegeEscalation", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("appArmorProfile", (0, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
+field("capabilities", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CAPABILITIES)), Topology::Default, Patch::NONE, None),
+field("privileged", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("procMount", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("readOnlyRootFilesystem", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("runAsGroup", (0, 8), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("runAsNonRoot", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("runAsUser", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("seLinuxOptions", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SELINUXOPTIONS)), Topology::Default, Patch::NONE, None),
+field("seccompProfile", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECCOMPPROFILE)), Topology::Default, Patch::NONE, None),
+field("windowsOptions", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SERVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Service"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SERVICEACCOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccount"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("automountServiceAccountToken", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("imagePullSecrets", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("secrets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccountTokenProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("audience", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("expirationSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("path", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SERVICEPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServicePort"), atomic: false, fields: Cow::Borrowed(&[
+field("appProtocol", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("nodePort", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("port", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
+field("targetPort", (0, 4), false, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("allocateLoadBalancerNodePorts", (0, 20), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("clusterIP", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("clusterIPs", (0, 18), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("externalIPs", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("externalName", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("externalTrafficPolicy", (0, 11), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("healthCheckNodePort", (0, 12), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("internalTrafficPolicy", (0, 22), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("ipFamilies", (0, 19), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("ipFamilyPolicy", (0, 17), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("loadBalancerClass", (0, 21), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("loadBalancerIP", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("loadBalancerSourceRanges", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("ports", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SERVICEPORT)))), Topology::Map(Cow::Borrowed(&["port", "protocol"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("port") }, None),
+field("publishNotReadyAddresses", (0, 13), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("sessionAffinity", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("sessionAffinityConfig", (0, 14), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SESSIONAFFINITYCONFIG)), Topology::Default, Patch::NONE, None),
+field("trafficDistribution", (0, 23), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("loadBalancer", (0, 1), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_LOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SESSIONAFFINITYCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SessionAffinityConfig"), atomic: false, fields: Cow::Borrowed(&[
+field("clientIP", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CLIENTIPCONFIG)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SLEEPACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SleepAction"), atomic: false, fields: Cow::Borrowed(&[
+field("seconds", (0, 1), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("volumeNamespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_STORAGEOSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("volumeName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("volumeNamespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_SYSCTL: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Sysctl"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TCPSOCKETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TCPSocketAction"), atomic: false, fields: Cow::Borrowed(&[
+field("host", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 1), true, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Taint"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Toleration"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorLabelRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 2), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TOPOLOGYSELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorTerm"), atomic: true, fields: Cow::Borrowed(&[
+field("matchLabelExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TOPOLOGYSPREADCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySpreadConstraint"), atomic: false, fields: Cow::Borrowed(&[
+field("labelSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("matchLabelKeys", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("maxSkew", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("minDomains", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("nodeAffinityPolicy", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeTaintsPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("topologyKey", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("whenUnsatisfiable", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Volume"), atomic: false, fields: Cow::Borrowed(&[
+field("awsElasticBlockStore", (2, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("azureDisk", (2, 22), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("azureFile", (2, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREFILEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("cephfs", (2, 14), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CEPHFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("cinder", (2, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CINDERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("configMap", (2, 19), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("csi", (2, 28), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CSIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("downwardAPI", (2, 16), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("emptyDir", (2, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EMPTYDIRVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("ephemeral", (2, 29), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EPHEMERALVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("fc", (2, 17), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FCVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("flexVolume", (2, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FLEXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("flocker", (2, 15), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FLOCKERVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("gcePersistentDisk", (2, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("gitRepo", (2, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GITREPOVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("glusterfs", (2, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GLUSTERFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("hostPath", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_HOSTPATHVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("image", (2, 30), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_IMAGEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("iscsi", (2, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_ISCSIVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nfs", (2, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NFSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("persistentVolumeClaim", (2, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("photonPersistentDisk", (2, 23), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("portworxVolume", (2, 24), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PORTWORXVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("projected", (2, 26), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PROJECTEDVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("quobyte", (2, 21), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_QUOBYTEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("rbd", (2, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RBDVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("scaleIO", (2, 25), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SCALEIOVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("secret", (2, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("storageos", (2, 27), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_STORAGEOSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+field("vsphereVolume", (2, 20), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMEDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeDevice"), atomic: false, fields: Cow::Borrowed(&[
+field("devicePath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMEMOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMount"), atomic: false, fields: Cow::Borrowed(&[
+field("mountPath", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("mountPropagation", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 2), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("recursiveReadOnly", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("subPath", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("subPathExpr", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMEMOUNTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMountStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("mountPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("recursiveReadOnly", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeStatus", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VOLUMESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMENODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeNodeAffinity"), atomic: false, fields: Cow::Borrowed(&[
+field("required", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeProjection"), atomic: false, fields: Cow::Borrowed(&[
+field("clusterTrustBundle", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION)), Topology::Default, Patch::NONE, None),
+field("configMap", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPPROJECTION)), Topology::Default, Patch::NONE, None),
+field("downwardAPI", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIPROJECTION)), Topology::Default, Patch::NONE, None),
+field("podCertificate", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODCERTIFICATEPROJECTION)), Topology::Default, Patch::NONE, None),
+field("secret", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETPROJECTION)), Topology::Default, Patch::NONE, None),
+field("serviceAccountToken", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMERESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeResourceRequirements"), atomic: false, fields: Cow::Borrowed(&[
+field("limits", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("image", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_IMAGEVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VsphereVirtualDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("storagePolicyID", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("storagePolicyName", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("volumePath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_WEIGHTEDPODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WeightedPodAffinityTerm"), atomic: false, fields: Cow::Borrowed(&[
+field("podAffinityTerm", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)), Topology::Default, Patch::NONE, None),
+field("weight", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WindowsSecurityContextOptions"), atomic: false, fields: Cow::Borrowed(&[
+field("gmsaCredentialSpec", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("gmsaCredentialSpecName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("hostProcess", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("runAsUserName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_ENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.Endpoint"), atomic: false, fields: Cow::Borrowed(&[
+field("addresses", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("conditions", (0, 2), false, Zero::Written, Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTCONDITIONS)), Topology::Default, Patch::NONE, None),
+field("deprecatedTopology", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("hints", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTHINTS)), Topology::Default, Patch::NONE, None),
+field("hostname", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("targetRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("zone", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_ENDPOINTCONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointConditions"), atomic: false, fields: Cow::Borrowed(&[
+field("ready", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("serving", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("terminating", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_ENDPOINTHINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointHints"), atomic: false, fields: Cow::Borrowed(&[
+field("forNodes", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORNODE)))), Topology::Atomic, Patch::NONE, None),
+field("forZones", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORZONE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointPort"), atomic: true, fields: Cow::Borrowed(&[
+field("appProtocol", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_ENDPOINTSLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointSlice"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("addressType", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("endpoints", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINT)))), Topology::Atomic, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("ports", (0, 3), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_FORNODE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForNode"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_DISCOVERY_V1_FORZONE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForZone"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_EVENTS_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.Event"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("action", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("deprecatedCount", (0, 15), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("deprecatedFirstTimestamp", (0, 13), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("deprecatedLastTimestamp", (0, 14), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("deprecatedSource", (0, 12), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
+field("eventTime", (0, 2), false, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("note", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("regarding", (0, 8), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("related", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("reportingController", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reportingInstance", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("series", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_EVENTS_V1_EVENTSERIES)), Topology::Default, Patch::NONE, None),
+field("type", (0, 11), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_EVENTS_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.EventSeries"), atomic: false, fields: Cow::Borrowed(&[
+field("count", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("lastObservedTime", (0, 2), true, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("lendablePercent", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("nominalConcurrencyShares", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod"), atomic: false, fields: Cow::Borrowed(&[
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_FLOWSCHEMA: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchema"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_FLOWSCHEMACONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_FLOWSCHEMASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("distinguisherMethod", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD)), Topology::Default, Patch::NONE, None),
+field("matchingPrecedence", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("priorityLevelConfiguration", (0, 1), true, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE)), Topology::Default, Patch::NONE, None),
+field("rules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_FLOWSCHEMASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMACONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_FLOWCONTROL_V1_GROUPSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.GroupSubject"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_LIMITRESPONSE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitResponse"), atomic: false, fields: Cow::Borrowed(&[
+field("queuing", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_QUEUINGCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("borrowingLimitPercent", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("lendablePercent", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("limitResponse", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITRESPONSE)), Topology::Default, Patch::NONE, None),
+field("nominalConcurrencyShares", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.NonResourcePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+field("nonResourceURLs", (0, 6), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PolicyRulesWithSubjects"), atomic: false, fields: Cow::Borrowed(&[
+field("nonResourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+field("resourceRules", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_RESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+field("subjects", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("exempt", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("limited", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_FLOWCONTROL_V1_QUEUINGCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.QueuingConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("handSize", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("queueLengthLimit", (0, 3), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("queues", (0, 1), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_RESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ResourcePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroups", (0, 2), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("clusterScope", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("namespaces", (0, 5), false, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("resources", (0, 3), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ServiceAccountSubject"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.Subject"), atomic: false, fields: Cow::Borrowed(&[
+field("group", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_GROUPSUBJECT)), Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("serviceAccount", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT)), Topology::Default, Patch::NONE, None),
+field("user", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_USERSUBJECT)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_FLOWCONTROL_V1_USERSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.UserSubject"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_HTTPINGRESSPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressPath"), atomic: false, fields: Cow::Borrowed(&[
+field("backend", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
+field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("pathType", (0, 3), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_HTTPINGRESSRULEVALUE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressRuleValue"), atomic: false, fields: Cow::Borrowed(&[
+field("paths", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSPATH)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("parentRef", (0, 1), true, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_IPBLOCK: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPBlock"), atomic: false, fields: Cow::Borrowed(&[
+field("cidr", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("except", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.Ingress"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressBackend"), atomic: false, fields: Cow::Borrowed(&[
+field("resource", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("service", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSERVICEBACKEND)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassParametersReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("scope", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSCLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("controller", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("parameters", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerIngress"), atomic: false, fields: Cow::Borrowed(&[
+field("hostname", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ip", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ports", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSPORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("ingress", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSPORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressPortStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("error", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressRule"), atomic: false, fields: Cow::Borrowed(&[
+field("host", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("http", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSRULEVALUE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSSERVICEBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressServiceBackend"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICEBACKENDPORT)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("defaultBackend", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
+field("ingressClassName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
+field("tls", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSTLS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("loadBalancer", (0, 1), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_INGRESSTLS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressTLS"), atomic: false, fields: Cow::Borrowed(&[
+field("hosts", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("secretName", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyEgressRule"), atomic: false, fields: Cow::Borrowed(&[
+field("ports", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
+field("to", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyIngressRule"), atomic: false, fields: Cow::Borrowed(&[
+field("from", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
+field("ports", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICYPEER: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPeer"), atomic: false, fields: Cow::Borrowed(&[
+field("ipBlock", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_IPBLOCK)), Topology::Default, Patch::NONE, None),
+field("namespaceSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("podSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICYPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPort"), atomic: false, fields: Cow::Borrowed(&[
+field("endPort", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("port", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("protocol", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_NETWORKPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+field("egress", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
+field("ingress", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
+field("podSelector", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("policyTypes", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ParentReference"), atomic: false, fields: Cow::Borrowed(&[
+field("group", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_SERVICEBACKENDPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceBackendPort"), atomic: true, fields: Cow::Borrowed(&[
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("number", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("cidrs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_NETWORKING_V1BETA1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1BETA1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("parentRef", (0, 1), true, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1BETA1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1BETA1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ParentReference"), atomic: false, fields: Cow::Borrowed(&[
+field("group", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1BETA1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1BETA1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("cidrs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_NETWORKING_V1BETA1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_NODE_V1_OVERHEAD: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Overhead"), atomic: false, fields: Cow::Borrowed(&[
+field("podFixed", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NODE_V1_RUNTIMECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.RuntimeClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("handler", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("overhead", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_OVERHEAD)), Topology::Default, Patch::NONE, None),
+field("scheduling", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_SCHEDULING)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_NODE_V1_SCHEDULING: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Scheduling"), atomic: false, fields: Cow::Borrowed(&[
+field("nodeSelector", (0, 1), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_POLICY_V1_EVICTION: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.Eviction"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("deleteOptions", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_POLICY_V1_PODDISRUPTIONBUDGET: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudget"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_POLICY_V1_PODDISRUPTIONBUDGETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("maxUnavailable", (0, 3), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("minAvailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
+field("selector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("unhealthyPodEvictionPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("currentHealthy", (0, 4), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("desiredHealthy", (0, 5), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("disruptedPods", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Time)), Topology::Default, Patch::NONE, None),
+field("disruptionsAllowed", (0, 3), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("expectedPods", (0, 6), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_AGGREGATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.AggregationRule"), atomic: false, fields: Cow::Borrowed(&[
+field("clusterRoleSelectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_CLUSTERROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRole"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("aggregationRule", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_RBAC_V1_AGGREGATIONRULE)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_CLUSTERROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRoleBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
+field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_POLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.PolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroups", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("nonResourceURLs", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resourceNames", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("resources", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_ROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Role"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_ROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleBinding"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
+field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_ROLEREF: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleRef"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RBAC_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Subject"), atomic: true, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
+field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
+field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Counter"), atomic: false, fields: Cow::Borrowed(&[
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Device"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allowMultipleAllocations", (0, 12), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("attributes", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 11), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindsToNode", (0, 9), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
+field("consumesCounters", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeAllocatableResourceMappings", (0, 13), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("taints", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
+field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("ints", (0, 6), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
+field("string", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("exactly", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
+field("firstAvailable", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("consumedCapacity", (0, 10), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("device", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pool", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
+field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ExactDeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allocationMode", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 4), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
+field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
+field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("deviceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
+field("taint", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINT)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("device", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("pool", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_POOLSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.PoolStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocatedDevices", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("availableDevices", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("generation", (0, 9), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("poolName", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resourceSliceCount", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("totalDevices", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("unavailableDevices", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("validationError", (0, 10), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("limit", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("100")),
+field("poolName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("poolCount", (0, 6), true, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("pools", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1ALPHA3_POOLSTATUS)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_BASICDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.BasicDevice"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allowMultipleAllocations", (0, 11), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("attributes", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindsToNode", (0, 8), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
+field("consumesCounters", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
+field("nodeAllocatableResourceMappings", (0, 12), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("taints", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
+field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
+field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Counter"), atomic: false, fields: Cow::Borrowed(&[
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Device"), atomic: false, fields: Cow::Borrowed(&[
+field("basic", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_BASICDEVICE)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
+field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("ints", (0, 6), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
+field("string", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 2), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("firstAvailable", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("consumedCapacity", (0, 10), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("device", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pool", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
+field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
+field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 5), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
+field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_NETWORKDEVICEDATA)), Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
+field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
+field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Counter"), atomic: false, fields: Cow::Borrowed(&[
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Device"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allowMultipleAllocations", (0, 12), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("attributes", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 11), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindsToNode", (0, 9), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECAPACITY)))), Topology::Default, Patch::NONE, None),
+field("consumesCounters", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeAllocatableResourceMappings", (0, 13), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING)))), Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("taints", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
+field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("ints", (0, 6), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
+field("string", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
+field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
+field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("exactly", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
+field("firstAvailable", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("consumedCapacity", (0, 10), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
+field("device", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("pool", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("deviceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
+field("taint", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintSelector"), atomic: false, fields: Cow::Borrowed(&[
+field("device", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("driver", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("pool", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
+field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ExactDeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allocationMode", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
+field("count", (0, 4), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("deviceClassName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("selectors", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
+field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
+field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
+field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_RESOURCE_V1BETA2_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("allNodes", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICE)))), Topology::Atomic, Patch::NONE, None),
+field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
+field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
+field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1_PRIORITYCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1.PriorityClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("globalDefault", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("preemptionPolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("value", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.BasicSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+]) };
+pub static API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.GangSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("minCount", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroup"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimTemplateName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingConstraints"), atomic: false, fields: Cow::Borrowed(&[
+field("topology", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+field("basic", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
+field("gang", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("disruptionMode", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"Pod\"")),
+field("podGroupTemplateRef", (0, 1), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
+field("priority", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("priorityClassName", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resourceClaims", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+field("schedulingConstraints", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
+field("schedulingPolicy", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("resourceClaimStatuses", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplate"), atomic: false, fields: Cow::Borrowed(&[
+field("disruptionMode", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("priority", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("priorityClassName", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("resourceClaims", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
+field("schedulingConstraints", (0, 3), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
+field("schedulingPolicy", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplateReference"), atomic: false, fields: Cow::Borrowed(&[
+field("workload", (0, 1), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TopologyConstraint"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TypedLocalObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_WORKLOAD: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.Workload"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadPodGroupTemplateReference"), atomic: false, fields: Cow::Borrowed(&[
+field("podGroupTemplateName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("workloadName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_SCHEDULING_V1ALPHA2_WORKLOADSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("controllerRef", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
+field("podGroupTemplates", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_CSIDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriver"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSIDRIVERSPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_CSIDRIVERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriverSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("attachRequired", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("fsGroupPolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("nodeAllocatableUpdatePeriodSeconds", (0, 9), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("podInfoOnMount", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("preventPodSchedulingIfMissing", (0, 11), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("requiresRepublish", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("seLinuxMount", (0, 8), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("serviceAccountTokenInSecrets", (0, 10), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("storageCapacity", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("tokenRequests", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_TOKENREQUEST)))), Topology::Atomic, Patch::NONE, None),
+field("volumeLifecycleModes", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_CSINODE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINode"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSINODESPEC)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_CSINODEDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeDriver"), atomic: false, fields: Cow::Borrowed(&[
+field("allocatable", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMENODERESOURCES)), Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeID", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("topologyKeys", (0, 3), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_CSINODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("drivers", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_CSINODEDRIVER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
+]) };
+pub static API_STORAGE_V1_CSISTORAGECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIStorageCapacity"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("capacity", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("maximumVolumeSize", (0, 5), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("nodeTopology", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
+field("storageClassName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_STORAGECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.StorageClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("allowVolumeExpansion", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("allowedTopologies", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("mountOptions", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("provisioner", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("reclaimPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("volumeBindingMode", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.TokenRequest"), atomic: false, fields: Cow::Borrowed(&[
+field("audience", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("expirationSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEATTACHMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachment"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSource"), atomic: false, fields: Cow::Borrowed(&[
+field("inlineVolumeSpec", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
+field("persistentVolumeName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("attacher", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("nodeName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("source", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("attachError", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
+field("attached", (0, 1), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("attachmentMetadata", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("detachError", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttributesClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMEERROR: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeError"), atomic: false, fields: Cow::Borrowed(&[
+field("errorCode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("time", (0, 1), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1_VOLUMENODERESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeNodeResources"), atomic: false, fields: Cow::Borrowed(&[
+field("count", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGE_V1BETA1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1beta1.VolumeAttributesClass"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATION: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("resource", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE)), Topology::Default, Patch::NONE, None),
+]) };
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+field("resourceVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceColumnDefinition"), atomic: false, fields: Cow::Borrowed(&[
+field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("format", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("jsonPath", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("priority", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("type", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceConversion"), atomic: false, fields: Cow::Borrowed(&[
+field("strategy", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("webhook", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 6), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames"), atomic: false, fields: Cow::Borrowed(&[
+field("categories", (0, 6), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("kind", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("listKind", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("plural", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("shortNames", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("singular", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("conversion", (0, 9), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION)), Topology::Default, Patch::NONE, None),
+field("group", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("names", (0, 3), true, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
+field("preserveUnknownFields", (0, 10), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("scope", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("versions", (0, 7), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("acceptedNames", (0, 2), false, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
+field("conditions", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
+field("observedGeneration", (0, 4), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("storedVersions", (0, 3), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion"), atomic: false, fields: Cow::Borrowed(&[
+field("additionalPrinterColumns", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION)))), Topology::Atomic, Patch::NONE, None),
+field("deprecated", (0, 7), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("deprecationWarning", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("schema", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION)), Topology::Default, Patch::NONE, None),
+field("selectableFields", (0, 9), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD)))), Topology::Atomic, Patch::NONE, None),
+field("served", (0, 2), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("storage", (0, 3), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("subresources", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceScale"), atomic: false, fields: Cow::Borrowed(&[
+field("labelSelectorPath", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("specReplicasPath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("statusReplicasPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus"), atomic: false, fields: Cow::Borrowed(&[
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresources"), atomic: false, fields: Cow::Borrowed(&[
+field("scale", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE)), Topology::Default, Patch::NONE, None),
+field("status", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceValidation"), atomic: false, fields: Cow::Borrowed(&[
+field("openAPIV3Schema", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ExternalDocumentation"), atomic: false, fields: Cow::Borrowed(&[
+field("description", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("url", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"), atomic: false, fields: Cow::Borrowed(&[
+field("$ref", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("$schema", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("additionalItems", (0, 33), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("additionalProperties", (0, 30), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("allOf", (0, 25), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
+field("anyOf", (0, 27), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
+field("default", (0, 8), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("definitions", (0, 34), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
+field("dependencies", (0, 32), false, Zero::Omitted, Map(Ref::Static(&Any)), Topology::Default, Patch::NONE, None),
+field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("enum", (0, 20), false, Zero::Omitted, List(Ref::Static(&Any)), Topology::Atomic, Patch::NONE, None),
+field("example", (0, 36), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("exclusiveMaximum", (0, 10), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("exclusiveMinimum", (0, 12), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("externalDocs", (0, 35), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION)), Topology::Default, Patch::NONE, None),
+field("format", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("id", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("items", (0, 24), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("maxItems", (0, 16), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("maxLength", (0, 13), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("maxProperties", (0, 21), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("maximum", (0, 9), false, Zero::Kept, Double, Topology::Default, Patch::NONE, None),
+field("minItems", (0, 17), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("minLength", (0, 14), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("minProperties", (0, 22), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("minimum", (0, 11), false, Zero::Kept, Double, Topology::Default, Patch::NONE, None),
+field("multipleOf", (0, 19), false, Zero::Kept, Double, Topology::Default, Patch::NONE, None),
+field("not", (0, 28), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)), Topology::Default, Patch::NONE, None),
+field("nullable", (0, 37), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("oneOf", (0, 26), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Atomic, Patch::NONE, None),
+field("pattern", (0, 15), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("patternProperties", (0, 31), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
+field("properties", (0, 29), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)))), Topology::Default, Patch::NONE, None),
+field("required", (0, 23), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("title", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("uniqueItems", (0, 18), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-embedded-resource", (0, 39), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-int-or-string", (0, 40), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-list-map-keys", (0, 41), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("x-kubernetes-list-type", (0, 42), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-map-type", (0, 43), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-preserve-unknown-fields", (0, 38), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("x-kubernetes-validations", (0, 44), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE)))), Topology::Map(Cow::Borrowed(&["rule"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("rule") }, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.SelectableField"), atomic: false, fields: Cow::Borrowed(&[
+field("jsonPath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("path", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule"), atomic: false, fields: Cow::Borrowed(&[
+field("fieldPath", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("messageExpression", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("optionalOldSelf", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("rule", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig"), atomic: false, fields: Cow::Borrowed(&[
+field("caBundle", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
+field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
+field("url", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookConversion"), atomic: false, fields: Cow::Borrowed(&[
+field("clientConfig", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
+field("conversionReviewVersions", (0, 3), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUP: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("preferredVersion", (0, 3), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY)), Topology::Default, Patch::NONE, None),
+field("serverAddressByClientCIDRs", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
+field("versions", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUPLIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("groups", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIGROUP)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"), atomic: false, fields: Cow::Borrowed(&[
+field("categories", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("group", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 3), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("namespaced", (0, 2), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
+field("shortNames", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("singularName", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("storageVersionHash", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("verbs", (0, 4), true, Zero::Null, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("version", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCELIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("groupVersion", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resources", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE)))), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_APIVERSIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("serverAddressByClientCIDRs", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
+field("versions", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_CONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Condition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 4), true, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("reason", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("dryRun", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+field("gracePeriodSeconds", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("ignoreStoreReadErrorWithClusterBreakingPotential", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("orphanDependents", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("preconditions", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS)), Topology::Default, Patch::NONE, None),
+field("propagationPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.FieldSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupResource"), atomic: false, fields: Cow::Borrowed(&[
+field("group", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("resource", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupVersionForDiscovery"), atomic: false, fields: Cow::Borrowed(&[
+field("groupVersion", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("version", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"), atomic: true, fields: Cow::Borrowed(&[
+field("matchExpressions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
+field("matchLabels", (0, 1), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_LISTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"), atomic: false, fields: Cow::Borrowed(&[
+field("continue", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("remainingItemCount", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("resourceVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("selfLink", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("shardInfo", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SHARDINFO)), Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("fieldsType", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("fieldsV1", (0, 7), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+field("manager", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("operation", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("subresource", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("time", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), atomic: false, fields: Cow::Borrowed(&[
+field("annotations", (0, 12), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("creationTimestamp", (0, 8), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("deletionGracePeriodSeconds", (0, 10), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
+field("deletionTimestamp", (0, 9), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
+field("finalizers", (0, 14), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("") }, None),
+field("generateName", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("generation", (0, 7), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
+field("labels", (0, 11), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("managedFields", (0, 17), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY)))), Topology::Atomic, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("ownerReferences", (0, 13), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
+field("resourceVersion", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("selfLink", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference"), atomic: true, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 5), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("blockOwnerDeletion", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("controller", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"), atomic: false, fields: Cow::Borrowed(&[
+field("resourceVersion", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("uid", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ServerAddressByClientCIDR"), atomic: false, fields: Cow::Borrowed(&[
+field("clientCIDR", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("serverAddress", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_SHARDINFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ShardInfo"), atomic: false, fields: Cow::Borrowed(&[
+field("selector", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Status"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("code", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("details", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS)), Topology::Default, Patch::NONE, None),
+field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LISTMETA)), Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause"), atomic: false, fields: Cow::Borrowed(&[
+field("field", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails"), atomic: false, fields: Cow::Borrowed(&[
+field("causes", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE)))), Topology::Atomic, Patch::NONE, None),
+field("group", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("retryAfterSeconds", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
+field("uid", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_APIS_META_V1_WATCHEVENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent"), atomic: false, fields: Cow::Borrowed(&[
+field("metadata", (0, 0), true, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
+]) };
+pub static APIMACHINERY_PKG_VERSION_INFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.version.Info"), atomic: false, fields: Cow::Borrowed(&[
+field("buildDate", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("compiler", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("emulationMajor", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("emulationMinor", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("gitCommit", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("gitTreeState", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("gitVersion", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("goVersion", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("major", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("minCompatibilityMajor", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("minCompatibilityMinor", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("minor", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("platform", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService"), atomic: false, fields: Cow::Borrowed(&[
+field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC)), Topology::Default, Patch::NONE, None),
+field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS)), Topology::Default, Patch::NONE, None),
+]) };
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceCondition"), atomic: false, fields: Cow::Borrowed(&[
+field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
+field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
+]) };
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec"), atomic: false, fields: Cow::Borrowed(&[
+field("caBundle", (0, 5), false, Zero::Omitted, Bytes, Topology::Atomic, Patch::NONE, None),
+field("group", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("groupPriorityMinimum", (0, 7), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+field("insecureSkipTLSVerify", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
+field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
+field("version", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("versionPriority", (0, 8), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
+]) };
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceStatus"), atomic: false, fields: Cow::Borrowed(&[
+field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
+]) };
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+field("name", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("port", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
 
 /// Every definition, ordered by name.
@@ -4188,6 +4194,7 @@ pub static TYPES: &[&Type] = &[
 &API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION,
 &API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSION,
 &API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION,
+&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC,
 &API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS,
 &API_APPS_V1_CONTROLLERREVISION,
 &API_APPS_V1_DAEMONSET,
@@ -4718,6 +4725,7 @@ pub static TYPES: &[&Type] = &[
 &API_RESOURCE_V1BETA2_RESOURCESLICE,
 &API_RESOURCE_V1BETA2_RESOURCESLICESPEC,
 &API_SCHEDULING_V1_PRIORITYCLASS,
+&API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY,
 &API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY,
 &API_SCHEDULING_V1ALPHA2_PODGROUP,
 &API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM,
@@ -4761,6 +4769,7 @@ pub static TYPES: &[&Type] = &[
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS,
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION,
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE,
+&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS,
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES,
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION,
 &APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION,

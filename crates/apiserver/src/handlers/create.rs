@@ -6,6 +6,7 @@ use ::http::{Response, StatusCode};
 use api::ApiError;
 
 use super::{Writer, read_object, respond_object};
+use crate::field_manager::{self, Tracking};
 use crate::http::Body;
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -22,7 +23,9 @@ pub(super) async fn answer(
         return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
     }
     let object = read_object(served, context, body).await?;
-    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()? };
+    let manager = field_manager::of_request(context, "CreateOptions")?;
+    let tracking = Tracking::Update(&manager);
+    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()?, tracking };
     let created = writer.create(&context.info.namespace, object).await?;
     Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
 }

@@ -11,6 +11,7 @@ use super::list::Selection;
 use super::{Writer, respond_object};
 use crate::admission::{self, Attributes, Operation};
 use crate::convert;
+use crate::field_manager::Tracking;
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -111,7 +112,7 @@ fn writer<'a>(
     options: &DeleteOptions,
 ) -> Result<Writer<'a>, ApiError> {
     let dry_run = context.dry_run()? || options.is_dry_run();
-    Ok(Writer { server, served, subresource: "", dry_run })
+    Ok(Writer { server, served, subresource: "", dry_run, tracking: Tracking::None })
 }
 
 async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, ApiError> {

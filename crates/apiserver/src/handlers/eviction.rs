@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::special::read;
 use super::{DeleteOptions, Writer};
+use crate::field_manager::Tracking;
 use crate::http::Body;
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -26,7 +27,7 @@ pub(super) async fn evict(
         None => DeleteOptions::default(),
     };
     let dry_run = context.dry_run()? || options.is_dry_run();
-    let writer = Writer { server, served: pods, subresource: "eviction", dry_run };
+    let writer = Writer { server, served: pods, subresource: "eviction", dry_run, tracking: Tracking::None };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");
     if !finished && !pod.is_terminating() {
@@ -63,7 +64,13 @@ async fn spend_budget(server: &Arc<ApiServer>, dry_run: bool, pod: &Object) -> R
             ));
         }
     };
-    let writer = Writer { server, served: budgets, subresource: "status", dry_run };
+    let writer = Writer {
+        server,
+        served: budgets,
+        subresource: "status",
+        dry_run,
+        tracking: Tracking::Update("kube-apiserver"),
+    };
     let spend = |current: &Object| {
         let number = |path: &[&str]| current.at(path).and_then(Value::as_i64).unwrap_or(0);
         if number(&["status", "observedGeneration"]) < number(&["metadata", "generation"]) {

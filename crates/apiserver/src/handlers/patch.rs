@@ -7,14 +7,14 @@ use api::patch::{PatchError, json_patch, merge_patch, strategic_merge};
 use api::{ApiError, Object};
 use serde_json::Value;
 
-use super::{Writer, conform, respond_object};
+use super::{Writer, apply, conform, respond_object};
+use crate::field_manager::{self, Tracking};
 use crate::http::{self, Body};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
 
-const ACCEPTED: &str = "the body of the request was in an unknown format - accepted media types include: \
-                        application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const UNSUPPORTED: &str = "415: Unsupported Media Type";
 
 #[derive(Clone, Copy)]
 enum Format {
@@ -36,27 +36,26 @@ pub(super) async fn answer(
         "application/json-patch+json" => Format::Json,
         "application/merge-patch+json" => Format::Merge,
         "application/strategic-merge-patch+json" => Format::Strategic,
-        "application/apply-patch+yaml" => {
-            return Err(ApiError::unsupported_media_type(format!(
-                "server-side apply is not served: use client-side apply. {ACCEPTED}"
-            )));
-        }
-        _ => return Err(ApiError::unsupported_media_type(ACCEPTED)),
+        "application/apply-patch+yaml" => return apply::answer(server, served, context, body).await,
+        _ => return Err(ApiError::unsupported_media_type(UNSUPPORTED)),
     };
+    apply::refuse_force(context)?;
     let bytes = http::read(body).await?;
     let patch: Value = serde_json::from_slice(&bytes)
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
-    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()? };
+    let manager = field_manager::of_request(context, "PatchOptions")?;
+    let tracking = Tracking::Update(&manager);
+    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()?, tracking };
     let updated = writer
         .update(&info.namespace, &info.name, |current| {
-            let patched = apply(served, format, current, &patch)?;
+            let patched = patched(served, format, current, &patch)?;
             conform(served, context, patched)
         })
         .await?;
     Ok(respond_object(served, StatusCode::OK, context, &accept, &updated))
 }
 
-fn apply(served: &Served, format: Format, current: &Object, patch: &Value) -> Result<Object, ApiError> {
+fn patched(served: &Served, format: Format, current: &Object, patch: &Value) -> Result<Object, ApiError> {
     let mut value = Value::Object(current.clone());
     let applied = match format {
         Format::Json => json_patch(&mut value, patch),

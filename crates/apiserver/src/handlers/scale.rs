@@ -8,11 +8,14 @@ use api::patch::{json_patch, merge_patch};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::Writer;
+use super::{Writer, apply, now};
+use crate::field_manager::{self, FieldManager, Tracking};
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
+
+const SCALE_VERSION: &str = "autoscaling/v1";
 
 pub(super) async fn answer(
     server: &Arc<ApiServer>,
@@ -22,12 +25,21 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
-    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()? };
+    let manager = field_manager::of_request(context, "UpdateOptions")?;
+    let tracking = Tracking::Scale(&manager);
+    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()?, tracking };
+    let content_type = context.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let object = if info.verb == "get" {
         writer.current(&info.namespace, &info.name).await?.1
+    } else if info.verb == "patch" && content_type.starts_with("application/apply-patch+yaml") {
+        let (manager, force) = apply::options(context)?;
+        let config = parent_config(served, &apply::read_config(body).await?)?;
+        let writer = Writer { tracking: Tracking::Applied, ..writer };
+        let fields = FieldManager { registry: &server.registry, served, subresource: "scale" };
+        let change = |live: &Object| fields.apply(Some(live), &config, &manager, force, &now());
+        writer.update(&info.namespace, &info.name, change).await?
     } else {
         let bytes = http::read(body).await?;
-        let content_type = context.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let is_json_patch = content_type.starts_with("application/json-patch");
         let value: Value = match info.verb {
             "patch" => serde_json::from_slice(&bytes).map_err(|e| ApiError::bad_request(e.to_string()))?,
@@ -47,6 +59,26 @@ pub(super) async fn answer(
         writer.update(&info.namespace, &info.name, change).await?
     };
     Ok(respond(StatusCode::OK, &accept, &scale_of(served, &object)))
+}
+
+/// An applied Scale as the part of its workload that it speaks of.
+fn parent_config(served: &Served, scale: &Object) -> Result<Object, ApiError> {
+    let (kind, version) = (scale.text(&["kind"]), scale.text(&["apiVersion"]));
+    if kind != "Scale" || version != SCALE_VERSION {
+        return Err(ApiError::bad_request(format!("invalid object type: {}", field_manager::type_text(scale))));
+    }
+    let mut config = Object::new();
+    config.insert("kind".into(), served.info.kind.clone().into());
+    config.insert("apiVersion".into(), served.info.api_version().into());
+    for field in ["name", "namespace", "resourceVersion", "uid"] {
+        if let Some(value) = scale.at(&["metadata", field]) {
+            config.metadata().insert(field.into(), value.clone());
+        }
+    }
+    if let Some(replicas) = scale.at(&["spec", "replicas"]) {
+        config.at_mut(&["spec"]).insert("replicas".into(), replicas.clone());
+    }
+    Ok(config)
 }
 
 fn scaled(current: &Object, scale: &Value) -> Result<Object, ApiError> {
@@ -79,7 +111,7 @@ fn scale_of(served: &Served, object: &Object) -> Value {
         _ => String::new(),
     };
     json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "kind": "Scale", "apiVersion": SCALE_VERSION, "metadata": metadata,
         "spec": {"replicas": object.at(&["spec", "replicas"]).cloned().unwrap_or_else(|| json!(0))},
         "status": {"replicas": object.at(&["status", "replicas"]).cloned().unwrap_or_else(|| json!(0)), "selector": selector},
     })

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Writer, eviction, now, review};
 use crate::auth::tokens;
+use crate::field_manager::{self, Tracking};
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -74,7 +75,8 @@ async fn bind(
         let error = api::field::FieldError::required("target.name", "");
         return Err(ApiError::invalid("", "Binding", name, &[error]));
     }
-    let writer = Writer { server, served: pods, subresource: "binding", dry_run: context.dry_run()? };
+    let writer =
+        Writer { server, served: pods, subresource: "binding", dry_run: context.dry_run()?, tracking: Tracking::None };
     let change = |pod: &Object| {
         let uid = binding.uid();
         let conflict =
@@ -124,7 +126,9 @@ async fn finalize(
     body: Body,
 ) -> Result<Outcome, ApiError> {
     let wanted = read(context, body).await?;
-    let writer = Writer { server, served, subresource: "finalize", dry_run: context.dry_run()? };
+    let manager = field_manager::of_request(context, "UpdateOptions")?;
+    let tracking = Tracking::Update(&manager);
+    let writer = Writer { server, served, subresource: "finalize", dry_run: context.dry_run()?, tracking };
     let change = |current: &Object| {
         let mut new = current.clone();
         new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());

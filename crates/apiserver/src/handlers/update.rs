@@ -7,6 +7,7 @@ use api::{ApiError, ObjectExt as _};
 
 use super::{Writer, read_object, respond_object};
 use crate::auth;
+use crate::field_manager::{self, Tracking};
 use crate::http::Body;
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -38,7 +39,9 @@ pub(super) async fn answer(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()? };
+    let manager = field_manager::of_request(context, "UpdateOptions")?;
+    let tracking = Tracking::Update(&manager);
+    let writer = Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run()?, tracking };
     match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
         Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
             let wanted = RequestInfo { verb: "create", ..info.clone() };

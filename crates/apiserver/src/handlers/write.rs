@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::admission::{self, Attributes, Operation};
 use crate::convert;
+use crate::field_manager::{FieldManager, Tracking, same_but_times};
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
 use crate::storage::{Cache, Precondition, Stored};
@@ -25,6 +26,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) served: &'a Served,
     pub(crate) subresource: &'a str,
     pub(crate) dry_run: bool,
+    pub(crate) tracking: Tracking<'a>,
 }
 
 impl Writer<'_> {
@@ -38,6 +40,18 @@ impl Writer<'_> {
 
     pub(super) fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
         ApiError::invalid(&self.served.info.group, &self.served.info.kind, name, errors)
+    }
+
+    fn field_manager(&self) -> FieldManager<'_> {
+        let subresource = if matches!(self.tracking, Tracking::Scale(_)) { "scale" } else { self.subresource };
+        FieldManager { registry: &self.server.registry, served: self.served, subresource }
+    }
+
+    /// Records who makes this write; before admission, whose changes are nobody's.
+    fn track(&self, old: Option<&Object>, new: &mut Object) {
+        if let Tracking::Update(name) | Tracking::Scale(name) = self.tracking {
+            self.field_manager().update(old, new, name, &now());
+        }
     }
 
     fn attributes<'a>(&'a self, operation: Operation, namespace: &'a str, name: &'a str) -> Attributes<'a> {
@@ -56,11 +70,13 @@ impl Writer<'_> {
     pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
         self.name_new_object(namespace, &mut object)?;
         self.served.strategy.default(&mut object);
+        self.track(None, &mut object);
         let name = object.name().to_owned();
         let attributes = self.attributes(Operation::Create, namespace, &name);
         admission::mutate(self.server, &attributes, &mut object).await?;
         if self.served.info.has_subresource("status") && !self.served.strategy.keeps_status_on_create() {
             object.remove("status");
+            api::decode::settle_zeros(&mut object, &self.served.schema);
         }
         if self.served.strategy.counts_generation() {
             object.metadata().insert("generation".into(), 1.into());
@@ -154,6 +170,7 @@ impl Writer<'_> {
         keep_system_metadata(&mut new, old);
         self.apply_scope(&mut new, old);
         self.served.strategy.default(&mut new);
+        self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name);
         admission::mutate(self.server, &attributes, &mut new).await?;
         if self.subresource.is_empty() {
@@ -174,8 +191,11 @@ impl Writer<'_> {
         }
         let _held = admission::validate(self.server, &attributes, &mut new).await?;
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
-        if self.dry_run || new == *old {
+        if self.dry_run {
             return Ok(new);
+        }
+        if same_but_times(&new, old) {
+            return Ok(old.clone());
         }
         self.commit(&self.served.key(namespace, name), stored, new).await
     }

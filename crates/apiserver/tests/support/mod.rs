@@ -1,0 +1,93 @@
+//! An API server over a store in a temporary directory, called in process as a cluster administrator.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) struct Api {
+    server: Arc<ApiServer>,
+    drain: CancellationToken,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.drain.cancel();
+    }
+}
+
+impl Api {
+    pub(crate) async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let store = store::Embedded::open(dir.path(), store::Options::default())?;
+        let rng = ring::rand::SystemRandom::new();
+        let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        let key = ring::signature::EcdsaKeyPair::generate_pkcs8(algorithm, &rng).ok().context("a key")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let config = Config {
+            advertise_address: [127, 0, 0, 1].into(),
+            secure_port: 6443,
+            service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
+            service_node_port_range: 30000..=32767,
+            service_account_key: ServiceAccountKey::from_pkcs8(key.as_ref())?,
+            service_account_issuer: "https://kubernetes.default.svc".into(),
+            client_ca: Vec::new(),
+            kubelet: KubeletClient { tls: Arc::new(tls) },
+        };
+        let drain = CancellationToken::new();
+        let server = ApiServer::start(config, Arc::new(store), drain.clone()).await?;
+        Ok(Self { server, drain, _dir: dir })
+    }
+
+    /// Sends `METHOD path` with headers; answers the response with its body still to be read.
+    pub(crate) async fn send(
+        &self,
+        what: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Response<apiserver::Body>> {
+        let (method, path) = what.split_once(' ').context("METHOD path")?;
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
+        let mut request = request.body(body)?;
+        request.extensions_mut().insert(api::UserInfo::authenticated("admin", &["system:masters"]));
+        Ok(self.server.handle(request).await)
+    }
+
+    /// The same, with the body read to its end.
+    pub(crate) async fn call(
+        &self,
+        what: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<(u16, http::HeaderMap, Bytes)> {
+        let response = self.send(what, headers, body).await?;
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
+        Ok((parts.status.as_u16(), parts.headers, bytes))
+    }
+
+    pub(crate) async fn json(
+        &self,
+        what: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<(u16, Value)> {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let (code, _, bytes) = self.call(what, headers, body).await?;
+        Ok((code, serde_json::from_slice(&bytes).with_context(|| String::from_utf8_lossy(&bytes).into_owned())?))
+    }
+}
