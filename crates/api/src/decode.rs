@@ -74,7 +74,7 @@ fn keeps_zero(field: &Field, value: &Value) -> bool {
         // An empty list of managers asks that all be forgotten.
         Shape::List(_) if field.name == "managedFields" => true,
         Shape::List(_) | Shape::Map(_) => field.required || field.zero == Zero::Null,
-        Shape::Object(_) | Shape::Any | Shape::IntOrString => true,
+        Shape::Object(_) | Shape::Any | Shape::SchemaOr(_) | Shape::IntOrString => true,
         _ => field.required || field.zero != Zero::Omitted || value.is_object(),
     }
 }
@@ -128,7 +128,7 @@ impl Walk {
 
     fn shape(&mut self, value: &mut Value, shape: &Shape, owner: &Type) -> Result<(), DecodeError> {
         let fits = match (shape, &mut *value) {
-            (Shape::Any, _) | (Shape::Bool, Value::Bool(_)) | (Shape::String, Value::String(_)) => true,
+            (Shape::Any | Shape::SchemaOr(_), _) | (Shape::Bool, Value::Bool(_)) | (Shape::String, Value::String(_)) => true,
             (Shape::Int32, Value::Number(n)) => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
             (Shape::Int64, Value::Number(n)) => n.as_i64().is_some(),
             (Shape::Double, Value::Number(_)) => true,
@@ -250,7 +250,7 @@ fn go_type(shape: &Shape) -> String {
         Shape::Bytes => "[]uint8".into(),
         Shape::Quantity => "resource.Quantity".into(),
         Shape::IntOrString => "intstr.IntOrString".into(),
-        Shape::Any => "interface {}".into(),
+        Shape::Any | Shape::SchemaOr(_) => "interface {}".into(),
         Shape::Object(schema) => go_struct(schema),
         Shape::List(inner) => format!("[]{}", go_type(inner)),
         Shape::Map(inner) => format!("map[string]{}", go_type(inner)),

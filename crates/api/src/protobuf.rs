@@ -1,27 +1,34 @@
 //! Kubernetes' protobuf encoding, by schema: `k8s\0`, an envelope that names the type, and the object's message.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Number, Value};
+mod decode;
+mod encode;
+mod schema_or;
+mod wire;
 
-use crate::object::Object;
-use crate::schema::{Field, Shape, Type};
+use serde_json::Value;
+
+pub use self::decode::decode;
+use self::decode::{Raw, Reader, utf8};
+pub use self::encode::transcode;
+use self::wire::Message as _;
+use crate::schema::{self, Type};
 
 const MAGIC: &[u8] = b"k8s\0";
-const MAX_DEPTH: usize = 100;
 
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED32: u8 = 5;
 
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    #[error("the body does not begin with the protobuf prefix")]
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NoMagic,
     #[error("unexpected EOF")]
     Truncated,
-    #[error("proto: illegal wire type {0}")]
+    #[error("proto: illegal wireType {0}")]
     WireType(u8),
     #[error("proto: integer overflow")]
     Overflow,
@@ -64,283 +71,67 @@ pub fn open(bytes: &[u8]) -> Result<Envelope<'_>> {
     Ok(envelope)
 }
 
-/// A message as the JSON object it stands for.
-pub fn decode(bytes: &[u8], schema: &Type) -> Result<Object> {
-    let mut object = Map::new();
-    message(&mut object, bytes, schema, 0, 0)?;
-    Ok(object)
+/// Puts a message into its envelope.
+pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(raw.len() + 64);
+    out.extend_from_slice(MAGIC);
+    out.message(1, |meta| {
+        meta.bytes(1, api_version.as_bytes());
+        meta.bytes(2, kind.as_bytes());
+    });
+    out.bytes(2, raw);
+    out.bytes(3, b"");
+    out.bytes(4, b"");
+    out
 }
 
-struct Reader<'a>(&'a [u8]);
-
-enum Raw<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
+/// A list from its metadata and its items' messages, in its envelope.
+pub fn list<'a>(api_version: &str, kind: &str, metadata: &Value, items: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
+    let mut raw = Vec::new();
+    let meta = encode::message(metadata, schema::named(&format!("{META}.ListMeta"))?, None).ok()?;
+    raw.bytes(1, &meta);
+    items.for_each(|item| raw.bytes(2, item));
+    Some(seal(api_version, kind, &raw))
 }
 
-impl<'a> Reader<'a> {
-    fn key(&mut self) -> Result<Option<(u32, u8)>> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let key = self.varint()?;
-        let tag = u32::try_from(key >> 3).map_err(|_| ProtobufError::Overflow)?;
-        Ok(Some((tag, (key & 7) as u8)))
+/// A watch event with an object in its envelope, behind the length that frames it.
+pub fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    out.reserve(object.len() + 32);
+    out.bytes(1, kind.as_bytes());
+    out.message(2, |raw| raw.bytes(1, object));
+    let length = u32::try_from(out.len() - 4).unwrap_or(u32::MAX).to_be_bytes();
+    if let Some(head) = out.get_mut(..4) {
+        head.copy_from_slice(&length);
     }
-
-    fn varint(&mut self) -> Result<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (first, rest) = self.0.split_first().ok_or(ProtobufError::Truncated)?;
-            self.0 = rest;
-            value |= u64::from(first & 0x7f) << shift;
-            if first & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(ProtobufError::Overflow)
-    }
-
-    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(ProtobufError::Truncated)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn value(&mut self, wire: u8) -> Result<Raw<'a>> {
-        let fixed = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
-        match wire {
-            VARINT => self.varint().map(Raw::Number),
-            FIXED64 => self.take(8).map(fixed).map(Raw::Number),
-            FIXED32 => self.take(4).map(fixed).map(Raw::Number),
-            BYTES => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Overflow)?;
-                self.take(length).map(Raw::Bytes)
-            }
-            other => Err(ProtobufError::WireType(other)),
-        }
-    }
+    out
 }
 
-fn utf8(bytes: &[u8]) -> Result<String> {
-    std::str::from_utf8(bytes).map(ToOwned::to_owned).map_err(|_| ProtobufError::Utf8)
+/// Any built-in object or list that names its type, in its envelope; `None` where its kind has no protobuf form.
+pub fn encode(value: &Value) -> Option<Vec<u8>> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if let Some(schema) = type_of(api_version, kind) {
+        let raw = encode::message(value, schema, None).ok()?;
+        return Some(seal(api_version, kind, &raw));
+    }
+    let schema = type_of(api_version, kind.strip_suffix("List")?)?;
+    let items = value.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let items: Vec<Vec<u8>> = items.iter().map(|item| encode::message(item, schema, None).ok()).collect::<Option<_>>()?;
+    list(api_version, kind, value.get("metadata").unwrap_or(&Value::Null), items.iter().map(Vec::as_slice))
 }
 
-/// Reads the fields of one message into `object`; `outer` is the inlined message we are in.
-fn message(object: &mut Object, bytes: &[u8], schema: &Type, outer: u32, depth: usize) -> Result<()> {
-    if depth > MAX_DEPTH {
-        return Err(ProtobufError::TooDeep);
+/// The type of a kind, of the options and answers that belong to every group, or of an object's metadata alone.
+pub fn type_of(api_version: &str, kind: &str) -> Option<&'static Type> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    match (group, kind) {
+        ("meta.k8s.io", "PartialObjectMetadata") => Some(&encode::PARTIAL_OBJECT_METADATA),
+        _ => schema::of_kind(group, version, kind).or_else(|| {
+            let is_meta = matches!(kind, "Status" | "DeleteOptions");
+            schema::named(&format!("{META}.{kind}")).filter(|_| is_meta)
+        }),
     }
-    let mut reader = Reader(bytes);
-    while let Some((tag, wire)) = reader.key()? {
-        let raw = reader.value(wire)?;
-        if let Some(field) = schema.fields.iter().find(|field| field.tag == tag && field.outer == outer) {
-            read_field(object, field, &raw, depth)?;
-        } else if let (0, Raw::Bytes(bytes)) = (outer, &raw)
-            && schema.fields.iter().any(|field| field.outer == tag)
-        {
-            message(object, bytes, schema, tag, depth + 1)?;
-        }
-    }
-    Ok(())
-}
-
-fn read_field(object: &mut Object, field: &Field, raw: &Raw<'_>, depth: usize) -> Result<()> {
-    let name = field.name.as_ref();
-    match (&field.shape, raw) {
-        (Shape::List(inner), Raw::Bytes(bytes)) if matches!(**inner, Shape::Int32 | Shape::Int64 | Shape::Bool) => {
-            let mut packed = Reader(bytes);
-            while !packed.0.is_empty() {
-                let number = Raw::Number(packed.varint()?);
-                push(object, name, scalar(inner, &number, depth)?);
-            }
-        }
-        (Shape::List(inner), raw) => push(object, name, scalar(inner, raw, depth)?),
-        (Shape::Map(inner), Raw::Bytes(bytes)) => {
-            let (key, value) = map_entry(bytes, inner, depth)?;
-            let map = object.entry(name).or_insert_with(|| Value::Object(Map::new()));
-            if let Some(map) = map.as_object_mut() {
-                map.insert(key, value);
-            }
-        }
-        (shape, raw) => {
-            let value = scalar(shape, raw, depth)?;
-            let zero = match &value {
-                Value::Null => true,
-                Value::Bool(value) => !value,
-                Value::Number(number) => number.as_f64() == Some(0.0),
-                Value::String(text) => text.is_empty(),
-                _ => false,
-            };
-            if !zero || field.zero != crate::schema::Zero::Omitted || (field.required && !value.is_null()) {
-                object.insert(name.to_owned(), value);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn push(object: &mut Object, name: &str, value: Value) {
-    let list = object.entry(name).or_insert_with(|| Value::Array(Vec::new()));
-    if let Some(list) = list.as_array_mut() {
-        list.push(value);
-    }
-}
-
-fn map_entry(bytes: &[u8], inner: &Shape, depth: usize) -> Result<(String, Value)> {
-    let mut reader = Reader(bytes);
-    let mut key = String::new();
-    let mut value = zero(inner);
-    while let Some((tag, wire)) = reader.key()? {
-        match (tag, reader.value(wire)?) {
-            (1, Raw::Bytes(text)) => key = utf8(text)?,
-            (2, raw) => value = scalar(inner, &raw, depth)?,
-            _ => (),
-        }
-    }
-    Ok((key, value))
-}
-
-fn zero(shape: &Shape) -> Value {
-    match shape {
-        Shape::Int32 | Shape::Int64 | Shape::Double => 0.into(),
-        Shape::Bool => false.into(),
-        Shape::List(_) => Value::Array(Vec::new()),
-        Shape::Object(_) | Shape::Map(_) => Value::Object(Map::new()),
-        Shape::Quantity => "0".into(),
-        _ => "".into(),
-    }
-}
-
-fn scalar(shape: &Shape, raw: &Raw<'_>, depth: usize) -> Result<Value> {
-    Ok(match (shape, raw) {
-        (Shape::Bool, Raw::Number(number)) => (*number != 0).into(),
-        // Negative 32-bit numbers are sent sign-extended.
-        (Shape::Int32, Raw::Number(number)) => (*number as i32).into(),
-        (Shape::Int64, Raw::Number(number)) => (*number as i64).into(),
-        (Shape::Double, Raw::Number(bits)) => {
-            Number::from_f64(f64::from_bits(*bits)).map_or(Value::Null, Value::Number)
-        }
-        (Shape::String, Raw::Bytes(bytes)) => utf8(bytes)?.into(),
-        (Shape::Bytes, Raw::Bytes(bytes)) => STANDARD.encode(bytes).into(),
-        (Shape::Object(schema), Raw::Bytes(bytes)) => {
-            let mut object = Map::new();
-            message(&mut object, bytes, schema, 0, depth + 1)?;
-            Value::Object(object)
-        }
-        (Shape::List(inner), Raw::Bytes(bytes)) => {
-            // A list inside a map or list is a message with the items in field 1.
-            let mut items = Vec::new();
-            let mut reader = Reader(bytes);
-            while let Some((_, wire)) = reader.key()? {
-                items.push(scalar(inner, &reader.value(wire)?, depth + 1)?);
-            }
-            Value::Array(items)
-        }
-        (Shape::Any, Raw::Bytes(bytes)) => match parts(bytes)?.into_iter().find(|(tag, _)| *tag == 1) {
-            Some((_, Raw::Bytes(json))) if !json.is_empty() => {
-                serde_json::from_slice(json).map_err(|error| ProtobufError::Json(error.to_string()))?
-            }
-            _ => Value::Null,
-        },
-        (Shape::Time | Shape::MicroTime, Raw::Bytes(bytes)) => time(bytes, matches!(shape, Shape::MicroTime))?,
-        (Shape::Quantity, Raw::Bytes(bytes)) => match parts(bytes)?.into_iter().find(|(tag, _)| *tag == 1) {
-            Some((_, Raw::Bytes(text))) => utf8(text)?.into(),
-            _ => "0".into(),
-        },
-        (Shape::IntOrString, Raw::Bytes(bytes)) => int_or_string(bytes)?,
-        _ => Value::Null,
-    })
-}
-
-fn parts(bytes: &[u8]) -> Result<Vec<(u32, Raw<'_>)>> {
-    let mut reader = Reader(bytes);
-    let mut parts = Vec::new();
-    while let Some((tag, wire)) = reader.key()? {
-        parts.push((tag, reader.value(wire)?));
-    }
-    Ok(parts)
-}
-
-fn time(bytes: &[u8], micro: bool) -> Result<Value> {
-    let (mut seconds, mut nanos) = (0_i64, 0_i32);
-    for (tag, raw) in parts(bytes)? {
-        match (tag, raw) {
-            (1, Raw::Number(number)) => seconds = number as i64,
-            (2, Raw::Number(number)) => nanos = number as i32,
-            _ => (),
-        }
-    }
-    if seconds == 0 && nanos == 0 {
-        return Ok(Value::Null);
-    }
-    let at = jiff::Timestamp::new(seconds, nanos).map_err(|_| ProtobufError::Overflow)?;
-    let format = if micro { "%Y-%m-%dT%H:%M:%S%.6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
-    Ok(at.strftime(format).to_string().into())
-}
-
-fn int_or_string(bytes: &[u8]) -> Result<Value> {
-    let (mut is_text, mut number, mut text) = (false, 0, String::new());
-    for (tag, raw) in parts(bytes)? {
-        match (tag, raw) {
-            (1, Raw::Number(kind)) => is_text = kind == 1,
-            (2, Raw::Number(value)) => number = value as i32,
-            (3, Raw::Bytes(value)) => text = utf8(value)?,
-            _ => (),
-        }
-    }
-    Ok(if is_text { text.into() } else { number.into() })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
-        let mut out = vec![tag << 3 | BYTES, bytes.len() as u8];
-        out.extend_from_slice(bytes);
-        out
-    }
-
-    #[test]
-    fn a_config_map_is_read() {
-        let data = field(2, &[field(1, b"a"), field(2, b"b")].concat());
-        let bytes = [field(1, &field(1, b"x")), data].concat();
-        let schema = crate::schema::of_kind("", "v1", "ConfigMap").unwrap();
-        assert_eq!(
-            Value::Object(decode(&bytes, schema).unwrap()),
-            json!({"metadata": {"name": "x"}, "data": {"a": "b"}})
-        );
-    }
-
-    #[test]
-    fn inlined_messages_are_flattened() {
-        // Volume { name = 1, volumeSource = 2 { emptyDir = 2 {} } }
-        let volume = [field(1, b"v"), field(2, &field(2, b""))].concat();
-        let pod = field(2, &field(1, &volume));
-        let schema = crate::schema::of_kind("", "v1", "Pod").unwrap();
-        let decoded = Value::Object(decode(&pod, schema).unwrap());
-        assert_eq!(decoded, json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}));
-    }
-
-    #[test]
-    fn zero_is_kept_only_where_it_differs_from_absent() {
-        // Deployment { spec = 2 { replicas = 1: 0, minReadySeconds = 5: 0 } }
-        let spec = [vec![1 << 3, 0], vec![5 << 3, 0]].concat();
-        let schema = crate::schema::of_kind("apps", "v1", "Deployment").unwrap();
-        let decoded = Value::Object(decode(&field(2, &spec), schema).unwrap());
-        assert_eq!(decoded, json!({"spec": {"replicas": 0}}));
-    }
-
-    #[test]
-    fn hostile_bytes_are_refused() {
-        let schema = crate::schema::of_kind("", "v1", "Pod").unwrap();
-        for bad in
-            [&b"\x0a\xff\xff\xff\xff\x0f"[..], b"\x0a\x05ab", b"\x0f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
-        {
-            assert!(decode(bad, schema).is_err(), "{bad:?}");
-        }
-        assert!(open(b"nope").is_err());
-    }
-}
+mod tests;

@@ -89,9 +89,18 @@ pub enum Shape {
     IntOrString,
     /// Any JSON: extensions, raw schemas, managed fields.
     Any,
+    /// In a custom resource's schema: a schema, or something simpler.
+    SchemaOr(SchemaOr),
     Object(Ref<Type>),
     List(Ref<Shape>),
     Map(Ref<Shape>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchemaOr {
+    Bool,
+    Array,
+    Strings,
 }
 
 /// How server-side apply treats a list, map or struct: as one value, or element by element.

@@ -207,7 +207,7 @@ fn shape(shape_: &Shape, schemas: &mut BTreeMap<String, Value>) -> Value {
         Shape::Time | Shape::MicroTime => json!({"type": "string", "format": "date-time"}),
         Shape::Quantity => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
         Shape::IntOrString => json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}),
-        Shape::Any => json!({"type": "object"}),
+        Shape::Any | Shape::SchemaOr(_) => json!({"type": "object"}),
         Shape::Object(schema) => {
             collect(schema, schemas);
             json!({"$ref": reference(&schema.name)})

@@ -206,7 +206,9 @@ fn plain_shape(ty: &SynType) -> Result<Shape> {
         ("MicroTime", _) => Shape::Scalar("MicroTime"),
         ("IntOrString", _) => Shape::Scalar("IntOrString"),
         ("RawExtension" | "JSON" | "FieldsV1" | "Value", _) => Shape::Scalar("Any"),
-        (enumeration, _) if enumeration.starts_with("JSONSchemaPropsOr") => Shape::Scalar("Any"),
+        ("JSONSchemaPropsOrBool", _) => Shape::Scalar("SchemaOr(super::SchemaOr::Bool)"),
+        ("JSONSchemaPropsOrArray", _) => Shape::Scalar("SchemaOr(super::SchemaOr::Array)"),
+        ("JSONSchemaPropsOrStringArray", _) => Shape::Scalar("SchemaOr(super::SchemaOr::Strings)"),
         _ => Shape::Object(name.trim_start_matches("crate::").to_owned()),
     })
 }

@@ -75,7 +75,7 @@ impl Walk {
             | (Shape::Bool, Value::Bool(_))
             | (Shape::Quantity | Shape::IntOrString, Value::String(_) | Value::Number(_))
             | (Shape::List(_), Value::Array(_))
-            | (Shape::Any, _) => return,
+            | (Shape::Any | Shape::SchemaOr(_), _) => return,
             (Shape::Object(schema), Value::Object(object)) => return self.object(object, Form::Struct(schema)),
             (Shape::Map(inner), Value::Object(object)) => return self.object(object, Form::Map(inner)),
             (Shape::Int32 | Shape::Int64 | Shape::Double, other) => {
