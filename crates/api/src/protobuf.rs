@@ -71,27 +71,51 @@ pub fn open(bytes: &[u8]) -> Result<Envelope<'_>> {
     Ok(envelope)
 }
 
-/// Puts a message into its envelope.
-pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(raw.len() + 64);
-    out.extend_from_slice(MAGIC);
+/// Content encoding and type, both empty.
+const SEAL_TAIL: [u8; 4] = [3 << 3 | BYTES, 0, 4 << 3 | BYTES, 0];
+
+fn seal_head(api_version: &str, kind: &str) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
     out.message(1, |meta| {
         meta.bytes(1, api_version.as_bytes());
         meta.bytes(2, kind.as_bytes());
     });
-    out.bytes(2, raw);
-    out.bytes(3, b"");
-    out.bytes(4, b"");
     out
 }
 
-/// A list from its metadata and its items' messages, in its envelope.
-pub fn list<'a>(api_version: &str, kind: &str, metadata: &Value, items: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
-    let mut raw = Vec::new();
-    let meta = encode::message(metadata, schema::named(&format!("{META}.ListMeta"))?, None).ok()?;
-    raw.bytes(1, &meta);
-    items.for_each(|item| raw.bytes(2, item));
-    Some(seal(api_version, kind, &raw))
+/// Puts a message into its envelope.
+pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let mut out = seal_head(api_version, kind);
+    out.reserve(raw.len() + 16);
+    out.bytes(2, raw);
+    out.extend_from_slice(&SEAL_TAIL);
+    out
+}
+
+/// What comes before and after the items of an enveloped list, whose messages have these lengths.
+pub fn list_ends(
+    api_version: &str,
+    kind: &str,
+    metadata: &Value,
+    lengths: impl Iterator<Item = usize>,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut meta = Vec::new();
+    meta.bytes(1, &encode::message(metadata, schema::named(&format!("{META}.ListMeta"))?, None).ok()?);
+    let total: usize = meta.len() + lengths.map(|length| 1 + varint_length(length) + length).sum::<usize>();
+    let mut head = seal_head(api_version, kind);
+    head.key(2, BYTES);
+    head.varint(total as u64);
+    head.extend_from_slice(&meta);
+    Some((head, SEAL_TAIL.to_vec()))
+}
+
+/// One item of a list.
+pub fn write_item(out: &mut Vec<u8>, message: &[u8]) {
+    out.bytes(2, message);
+}
+
+fn varint_length(value: usize) -> usize {
+    (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
 /// A watch event with an object in its envelope, behind the length that frames it.
@@ -117,8 +141,13 @@ pub fn encode(value: &Value) -> Option<Vec<u8>> {
     }
     let schema = type_of(api_version, kind.strip_suffix("List")?)?;
     let items = value.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let items: Vec<Vec<u8>> = items.iter().map(|item| encode::message(item, schema, None).ok()).collect::<Option<_>>()?;
-    list(api_version, kind, value.get("metadata").unwrap_or(&Value::Null), items.iter().map(Vec::as_slice))
+    let items: Vec<Vec<u8>> =
+        items.iter().map(|item| encode::message(item, schema, None).ok()).collect::<Option<_>>()?;
+    let metadata = value.get("metadata").unwrap_or(&Value::Null);
+    let (mut out, tail) = list_ends(api_version, kind, metadata, items.iter().map(Vec::len))?;
+    items.iter().for_each(|item| write_item(&mut out, item));
+    out.extend_from_slice(&tail);
+    Some(out)
 }
 
 /// The type of a kind, of the options and answers that belong to every group, or of an object's metadata alone.

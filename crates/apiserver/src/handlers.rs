@@ -10,6 +10,7 @@ mod patch;
 mod review;
 mod scale;
 mod special;
+mod splice;
 mod update;
 mod watch;
 mod write;
@@ -97,10 +98,22 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
     }
     let stored = cache.get(&served.key(&info.namespace, &info.name));
     let stored = stored.ok_or_else(|| ApiError::not_found(served.group_resource(), &info.name))?;
-    if accept.form == http::Form::Whole && accept.encoding == http::Encoding::Json && served.is_storage_version() {
-        let mut bytes = Vec::with_capacity(stored.size());
-        stored.write(&mut bytes, true);
-        return Ok(http::respond_bytes(StatusCode::OK, "application/json", bytes));
+    if accept.form == http::Form::Whole && served.is_storage_version() {
+        let bytes = match accept.encoding {
+            http::Encoding::Json => {
+                let mut bytes = Vec::with_capacity(stored.size());
+                stored.write(&mut bytes, true);
+                Some(bytes)
+            }
+            http::Encoding::Protobuf => {
+                let message = stored.message(&served.schema).map_err(ApiError::internal)?;
+                Some(api::protobuf::seal(&served.info.api_version(), &served.info.kind, &message))
+            }
+            _ => None,
+        };
+        if let Some(bytes) = bytes {
+            return Ok(http::respond_bytes(StatusCode::OK, accept.content_type(), bytes));
+        }
     }
     let object = convert::from_storage(served, stored.decode());
     Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
@@ -121,7 +134,7 @@ fn respond_object(
 /// Reads the body of a write as an object of the served kind: typed, pruned, and with its type filled in.
 async fn read_object(served: &Served, context: &Context, body: Body) -> Result<Object, ApiError> {
     let bytes = http::read(body).await?;
-    let object = http::decode_object(&context.headers, &bytes)?;
+    let object = http::decode_object(&context.headers, &bytes, &served.info.kind)?;
     conform(served, context, object)
 }
 

@@ -1,8 +1,9 @@
 //! Bodies, queries and content negotiation.
 
-use std::borrow::Cow;
+mod decode;
+pub(crate) mod gzip;
 
-use api::{ApiError, Object, schema};
+use api::ApiError;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -10,6 +11,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
+
+pub(crate) use self::decode::{decode_object, yaml};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.
@@ -123,6 +126,7 @@ pub(crate) enum Encoding {
     Json,
     PrettyJson,
     Yaml,
+    Protobuf,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,8 +137,9 @@ pub(crate) enum Form {
     PartialObjectMetadata,
 }
 
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const ACCEPTED: &str = "only the following media types are accepted: application/json, application/yaml, \
-                        application/vnd.kubernetes.protobuf, application/json;as=Table, application/json;as=PartialObjectMetadata";
+                        application/vnd.kubernetes.protobuf";
 
 impl Accept {
     pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
@@ -154,6 +159,7 @@ impl Accept {
         match self.encoding {
             Encoding::Json | Encoding::PrettyJson => "application/json",
             Encoding::Yaml => "application/yaml",
+            Encoding::Protobuf => PROTOBUF,
         }
     }
 }
@@ -163,6 +169,7 @@ fn media_range(text: &str) -> Option<Accept> {
     let encoding = match parts.next()? {
         "application/json" | "*/*" | "application/*" => Encoding::Json,
         "application/yaml" | "text/yaml" => Encoding::Yaml,
+        PROTOBUF => Encoding::Protobuf,
         _ => return None,
     };
     let mut accept = Accept { encoding, ..Accept::default() };
@@ -183,13 +190,20 @@ fn media_range(text: &str) -> Option<Accept> {
     if accept.form != Form::Whole && (group != "meta.k8s.io" || !matches!(version, "v1" | "v1beta1")) {
         return None;
     }
+    if accept.form == Form::Table && accept.encoding == Encoding::Protobuf {
+        return None; // A table's cells are any JSON.
+    }
     version.clone_into(&mut accept.meta_version);
     Some(accept)
 }
 
-/// A JSON or YAML value as the client asked for it.
+/// A value as the client asked for it; as JSON where its kind has no protobuf form.
 pub(crate) fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<Body> {
     let bytes = match accept.encoding {
+        Encoding::Protobuf => match api::protobuf::encode(value) {
+            Some(bytes) => bytes,
+            None => return respond(status, &Accept::default(), value),
+        },
         Encoding::Json => serde_json::to_vec(value).unwrap_or_default(),
         Encoding::PrettyJson => serde_json::to_vec_pretty(value).unwrap_or_default(),
         Encoding::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
@@ -204,9 +218,15 @@ pub(crate) fn respond_bytes(status: StatusCode, content_type: &'static str, byte
     response
 }
 
-pub(crate) fn respond_error(error: &ApiError) -> Response<Body> {
+pub(crate) fn respond_body(accept: &Accept, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(accept.content_type()));
+    response
+}
+
+pub(crate) fn respond_error(error: &ApiError, accept: &Accept) -> Response<Body> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = respond(status, &Accept::default(), &error.to_status());
+    let mut response = respond(status, accept, &error.to_status());
     let retry_after = error.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if retry_after > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
@@ -222,53 +242,4 @@ pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
             response.headers_mut().append(header::WARNING, value);
         }
     }
-}
-
-/// An enveloped protobuf object of any built-in kind.
-fn protobuf(bytes: &[u8]) -> Result<Object, ApiError> {
-    let refuse = |error: api::protobuf::ProtobufError| {
-        ApiError::bad_request(format!("the object provided is unrecognized: {error}"))
-    };
-    let envelope = api::protobuf::open(bytes).map_err(refuse)?;
-    let (group, version) = envelope.api_version.split_once('/').unwrap_or(("", &envelope.api_version));
-    let schema = schema::of_kind(group, version, &envelope.kind).or_else(|| {
-        // Options are part of no group of their own.
-        schema::named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{}", envelope.kind))
-    });
-    let schema = schema.ok_or_else(|| {
-        let (kind, version) = (&envelope.kind, &envelope.api_version);
-        ApiError::bad_request(format!("no kind {kind:?} is registered for version {version:?}"))
-    })?;
-    let mut object = api::protobuf::decode(envelope.raw, schema).map_err(refuse)?;
-    object.insert("kind".into(), envelope.kind.into());
-    object.insert("apiVersion".into(), envelope.api_version.into());
-    Ok(object)
-}
-
-/// Reads an object from a request body in any accepted encoding.
-pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8]) -> Result<Object, ApiError> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
-    let media = content_type.split(';').next().unwrap_or_default().trim();
-    let value = match media {
-        "application/json" | "" => serde_json::from_slice(bytes)
-            .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?,
-        "application/yaml" | "text/yaml" => yaml(bytes)?,
-        "application/vnd.kubernetes.protobuf" => return protobuf(bytes),
-        other => {
-            return Err(ApiError::unsupported_media_type(format!(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml, application/vnd.kubernetes.protobuf (got {other})"
-            )));
-        }
-    };
-    match value {
-        Value::Object(object) => Ok(object),
-        _ => Err(ApiError::bad_request("the object provided is unrecognized (must be of type Object)")),
-    }
-}
-
-pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
-    let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
-    serde_saphyr::from_str(&text)
-        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))
 }

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tracing::Instrument as _;
 
-use crate::http::{Accept, Body, Query, add_warnings, respond_error};
+use crate::http::{Accept, Body, Query, add_warnings, gzip, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{auth, discovery, handlers, health, openapi, streaming};
@@ -62,12 +62,13 @@ impl ApiServer {
     pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let span = tracing::debug_span!("request", method = %request.method(), path = %request.uri().path());
         let server = self.clone();
+        let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
         async move {
             match server.answer(request).await {
                 Ok(response) => response,
                 Err(error) => {
                     tracing::debug!(code = error.code, message = %error.message, "request failed");
-                    respond_error(&error)
+                    respond_error(&error, &accept)
                 }
             }
         }
@@ -91,6 +92,9 @@ impl ApiServer {
                 |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
             tokio::time::timeout(REQUEST_TIMEOUT, routed).await.map_err(late)??
         };
+        if !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
+            response = gzip::compress(response);
+        }
         add_warnings(&mut response, &context.warnings.lock());
         response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
         Ok(response)

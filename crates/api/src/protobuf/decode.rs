@@ -165,9 +165,7 @@ fn scalar(shape: &Shape, raw: &Raw<'_>, depth: usize) -> Result<Value> {
         // Negative 32-bit numbers are sent sign-extended.
         (Shape::Int32, Raw::Number(number)) => (*number as i32).into(),
         (Shape::Int64, Raw::Number(number)) => (*number as i64).into(),
-        (Shape::Double, Raw::Number(bits)) => {
-            Number::from_f64(f64::from_bits(*bits)).map_or(Value::Null, Value::Number)
-        }
+        (Shape::Double, Raw::Number(bits)) => double(f64::from_bits(*bits)),
         (Shape::String, Raw::Bytes(bytes)) => utf8(bytes)?.into(),
         (Shape::Bytes, Raw::Bytes(bytes)) => STANDARD.encode(bytes).into(),
         (Shape::Object(schema), Raw::Bytes(bytes)) => {
@@ -199,6 +197,15 @@ fn scalar(shape: &Shape, raw: &Raw<'_>, depth: usize) -> Result<Value> {
         (Shape::IntOrString, Raw::Bytes(bytes)) => int_or_string(bytes)?,
         _ => Value::Null,
     })
+}
+
+/// Whole numbers are written without a fraction.
+fn double(value: f64) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() < EXACT {
+        return (value as i64).into();
+    }
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
 pub(super) fn parts(bytes: &[u8]) -> Result<Vec<(u32, Raw<'_>)>> {

@@ -271,8 +271,10 @@ impl<'de> Visitor<'de> for WriteValue<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<(), A::Error> {
         let Shape::List(inner) = self.shape else { return Err(self.refuse("a list")) };
-        while items.next_element_seed(WriteValue { out: &mut *self.out, tag: self.tag, shape: inner, version: None })?.is_some() {
-        }
+        while items
+            .next_element_seed(WriteValue { out: &mut *self.out, tag: self.tag, shape: inner, version: None })?
+            .is_some()
+        {}
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::decode::{Raw, message, parts, utf8};
-use super::wire::Message as _;
 use super::encode::message as written;
+use super::wire::Message as _;
 use super::{ProtobufError, Result};
 use crate::object::Object;
 use crate::schema::SchemaOr;

@@ -19,10 +19,7 @@ fn a_config_map_is_read() {
     let data = field(2, &[field(1, b"a"), field(2, b"b")].concat());
     let bytes = [field(1, &field(1, b"x")), data].concat();
     let schema = crate::schema::of_kind("", "v1", "ConfigMap").unwrap();
-    assert_eq!(
-        Value::Object(decode(&bytes, schema).unwrap()),
-        json!({"metadata": {"name": "x"}, "data": {"a": "b"}})
-    );
+    assert_eq!(Value::Object(decode(&bytes, schema).unwrap()), json!({"metadata": {"name": "x"}, "data": {"a": "b"}}));
 }
 
 #[test]
@@ -65,7 +62,9 @@ fn fitting(shape: &Shape, depth: u32) -> BoxedStrategy<Value> {
         Shape::Int64 => any::<i64>().prop_map(Value::from).boxed(),
         Shape::Double => (-1000_i32..1000).prop_map(|n| json!(f64::from(n) / 4.0 + 0.125)).boxed(),
         Shape::Bytes => proptest::collection::vec(any::<u8>(), 1..9).prop_map(|b| STANDARD.encode(b).into()).boxed(),
-        Shape::Time => (1_i64..4_000_000_000).prop_map(|s| json!(jiff::Timestamp::from_second(s).unwrap().to_string())).boxed(),
+        Shape::Time => {
+            (1_i64..4_000_000_000).prop_map(|s| json!(jiff::Timestamp::from_second(s).unwrap().to_string())).boxed()
+        }
         Shape::MicroTime => (1_i64..4_000_000_000, 0..1_000_000)
             .prop_map(|(s, micro)| {
                 let at = jiff::Timestamp::new(s, micro * 1000).unwrap();

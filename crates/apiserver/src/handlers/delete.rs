@@ -120,7 +120,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, Ap
     let mut options = if bytes.is_empty() {
         DeleteOptions::default()
     } else {
-        let object = http::decode_object(&context.headers, &bytes)?;
+        let object = http::decode_object(&context.headers, &bytes, "DeleteOptions")?;
         serde_json::from_value(Value::Object(object))
             .map_err(|error| ApiError::bad_request(format!("could not decode DeleteOptions: {error}")))?
     };

@@ -20,7 +20,7 @@ pub(super) async fn evict(
     context: &Context,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let eviction = read(context, body).await?;
+    let eviction = read(context, body, "Eviction").await?;
     let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
     let options: DeleteOptions = match eviction.get("deleteOptions") {
         Some(options) => serde_json::from_value(options.clone()).map_err(|e| ApiError::bad_request(e.to_string()))?,

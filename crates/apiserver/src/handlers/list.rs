@@ -10,9 +10,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::encode;
+use super::{encode, splice};
 use crate::convert;
-use crate::http::{Body, Encoding, Form, respond, respond_bytes};
+use crate::http::{Body, Encoding, Form, respond, respond_body};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, store_error};
@@ -85,8 +85,15 @@ pub(super) async fn answer(
     let accept = context.accept()?;
     let selection = Selection::of(served, context)?;
     let page = page(server, served, context, &selection).await?;
-    if accept.form == Form::Whole && accept.encoding == Encoding::Json && served.is_storage_version() {
-        return Ok(respond_bytes(StatusCode::OK, "application/json", spliced(served, &page)));
+    if accept.form == Form::Whole && served.is_storage_version() {
+        let meta = list_meta(&page);
+        match accept.encoding {
+            Encoding::Json => return Ok(respond_body(&accept, splice::json(served, &meta, page.items))),
+            Encoding::Protobuf => {
+                return Ok(respond_body(&accept, splice::protobuf(served, &meta, page.items).await?));
+            }
+            _ => (),
+        }
     }
     let objects: Vec<_> = page.items.iter().map(|stored| convert::from_storage(served, stored.decode())).collect();
     let value = encode::list(served, context, &accept, &objects, list_meta(&page));
@@ -102,24 +109,6 @@ fn list_meta(page: &Page) -> Value {
         }
     }
     meta
-}
-
-/// The list as bytes, without decoding a single item.
-fn spliced(served: &Served, page: &Page) -> Vec<u8> {
-    let size: usize = page.items.iter().map(|item| item.size()).sum();
-    let mut out = Vec::with_capacity(size + 256);
-    let (kind, version) = (&served.info.kind, served.info.api_version());
-    out.extend_from_slice(format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":").as_bytes());
-    out.extend_from_slice(list_meta(page).to_string().as_bytes());
-    out.extend_from_slice(b",\"items\":[");
-    for (index, item) in page.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        item.write(&mut out, false);
-    }
-    out.extend_from_slice(b"]}\n");
-    out
 }
 
 async fn page(

@@ -43,7 +43,7 @@ pub(super) async fn answer(
         let is_json_patch = content_type.starts_with("application/json-patch");
         let value: Value = match info.verb {
             "patch" => serde_json::from_slice(&bytes).map_err(|e| ApiError::bad_request(e.to_string()))?,
-            _ => Value::Object(http::decode_object(&context.headers, &bytes)?),
+            _ => Value::Object(http::decode_object(&context.headers, &bytes, "Scale")?),
         };
         let change = |current: &Object| {
             let mut scale = scale_of(served, current);

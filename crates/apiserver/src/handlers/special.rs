@@ -38,7 +38,7 @@ pub(super) async fn answer(
         }
         ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
         ("", "serviceaccounts", "token", "create") => {
-            let request = read(context, body).await?;
+            let request = read(context, body, "TokenRequest").await?;
             created(tokens::request(server, &info.namespace, &info.name, request)?)
         }
         ("", "namespaces", "finalize", "update") => finalize(server, served, context, body).await,
@@ -48,16 +48,16 @@ pub(super) async fn answer(
             &component_statuses(server, served, context)?,
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
-            let request = read(context, body).await?;
+            let request = read(context, body, &served.info.kind).await?;
             created(review::answer(server, context, resource, request)?)
         }
         _ => Ok(Outcome::Generic(body)),
     }
 }
 
-pub(super) async fn read(context: &Context, body: Body) -> Result<Object, ApiError> {
+pub(super) async fn read(context: &Context, body: Body, kind: &str) -> Result<Object, ApiError> {
     let bytes = http::read(body).await?;
-    http::decode_object(&context.headers, &bytes)
+    http::decode_object(&context.headers, &bytes, kind)
 }
 
 /// Assigns a pod to a node, once.
@@ -68,7 +68,7 @@ async fn bind(
     name: &str,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let binding = read(context, body).await?;
+    let binding = read(context, body, "Binding").await?;
     let name = if name.is_empty() { binding.name() } else { name };
     let node = binding.text(&["target", "name"]);
     if node.is_empty() {
@@ -125,7 +125,7 @@ async fn finalize(
     context: &Context,
     body: Body,
 ) -> Result<Outcome, ApiError> {
-    let wanted = read(context, body).await?;
+    let wanted = read(context, body, "Namespace").await?;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
     let writer = Writer { server, served, subresource: "finalize", dry_run: context.dry_run()?, tracking };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::{HeaderValue, Response, header};
-use api::ApiError;
+use api::{ApiError, protobuf};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -97,8 +97,11 @@ pub(super) async fn answer(
         receiver.recv().await.map(|chunk| (chunk, receiver))
     });
     let mut response = Response::new(stream(chunks));
-    let content_type =
-        if accept.encoding == Encoding::Yaml { "application/yaml;stream=watch" } else { "application/json" };
+    let content_type = match accept.encoding {
+        Encoding::Yaml => "application/yaml;stream=watch",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Encoding::Json | Encoding::PrettyJson => "application/json",
+    };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
@@ -110,8 +113,11 @@ impl Watcher {
 
     async fn send_state(&self, snapshot: &Snapshot, applied: i64, end_mark: bool) -> Result<(), Ended> {
         for stored in snapshot.objects.values().filter(|stored| self.selection.matches(stored)) {
-            let chunk =
-                if self.is_plain() { frame(EventType::Added, stored) } else { self.render(EventType::Added, stored) };
+            let chunk = match self.plain() {
+                Some(Encoding::Protobuf) => self.sealed(EventType::Added, stored),
+                Some(_) => frame(EventType::Added, stored),
+                None => self.render(EventType::Added, stored),
+            };
             self.send(chunk).await?;
         }
         if end_mark {
@@ -163,20 +169,47 @@ impl Watcher {
             (true, true) => EventType::Modified,
             (true, false) => EventType::Deleted,
         };
-        let chunk =
-            if self.is_plain() { change.frame(kind, &change.object) } else { self.render(kind, &change.object) };
+        let chunk = match self.plain() {
+            Some(Encoding::Protobuf) => change.protobuf_frame(kind, || self.sealed(kind, &change.object)),
+            Some(_) => change.frame(kind, &change.object),
+            None => self.render(kind, &change.object),
+        };
         self.send(chunk).await
     }
 
-    /// Stored bytes can be sent as they are.
-    fn is_plain(&self) -> bool {
-        self.accept.form == Form::Whole && self.accept.encoding != Encoding::Yaml && self.served.is_storage_version()
+    /// Stored bytes can be sent as they are, in this encoding.
+    fn plain(&self) -> Option<Encoding> {
+        let is_plain = self.accept.form == Form::Whole
+            && self.accept.encoding != Encoding::Yaml
+            && self.served.is_storage_version();
+        is_plain.then_some(self.accept.encoding)
+    }
+
+    /// An event in protobuf.
+    fn sealed(&self, kind: EventType, stored: &Stored) -> Bytes {
+        let (version, name) = (self.served.info.api_version(), &self.served.info.kind);
+        match stored.message(&self.served.schema) {
+            Ok(message) => protobuf::frame(kind.as_str(), &protobuf::seal(&version, name, &message)).into(),
+            Err(error) => self.line("ERROR", &ApiError::internal(error).to_status()),
+        }
+    }
+
+    /// An event whose object is a tree.
+    fn line(&self, kind: &str, object: &Value) -> Bytes {
+        if self.accept.encoding == Encoding::Protobuf
+            && let Some(sealed) = protobuf::encode(object)
+        {
+            return protobuf::frame(kind, &sealed).into();
+        }
+        let mut bytes = serde_json::to_vec(&json!({"type": kind, "object": object})).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes.into()
     }
 
     fn render(&self, kind: EventType, stored: &Stored) -> Bytes {
         let object = convert::from_storage(&self.served, stored.decode());
         let value = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &object);
-        line(&json!({"type": kind.as_str(), "object": value}))
+        self.line(kind.as_str(), &value)
     }
 
     async fn bookmark(&self, revision: i64, initial_events_end: bool) -> Result<(), Ended> {
@@ -191,17 +224,11 @@ impl Watcher {
         {
             object = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &bare);
         }
-        self.send(line(&json!({"type": "BOOKMARK", "object": object}))).await
+        self.send(self.line("BOOKMARK", &object)).await
     }
 
     async fn fail(&self, error: &WatchError) -> Result<(), Ended> {
         let status = ApiError::expired(error.to_string()).to_status();
-        self.send(line(&json!({"type": "ERROR", "object": status}))).await
+        self.send(self.line("ERROR", &status)).await
     }
-}
-
-fn line(value: &Value) -> Bytes {
-    let mut bytes = serde_json::to_vec(value).unwrap_or_default();
-    bytes.push(b'\n');
-    bytes.into()
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use api::Object;
+use api::protobuf::ProtobufError;
+use api::schema::Type;
 use api::selector::Labels;
 use bytes::Bytes;
 use serde::Deserialize;
@@ -21,6 +23,8 @@ pub(crate) struct Stored {
     /// Selectable fields beyond name and namespace; absent ones read as empty.
     pub fields: BTreeMap<&'static str, String>,
     bytes: Bytes,
+    /// The protobuf message, once somebody asked for it.
+    message: OnceLock<Bytes>,
     /// Where `"metadata":{` begins.
     metadata_at: usize,
 }
@@ -56,7 +60,7 @@ impl Stored {
         }
         let labels = meta.labels.unwrap_or_default();
         let fields = if selectable.is_empty() { BTreeMap::new() } else { fields(&bytes, selectable)? };
-        Ok(Self { key: key.into(), revision, labels, fields, bytes, metadata_at })
+        Ok(Self { key: key.into(), revision, labels, fields, bytes, message: OnceLock::new(), metadata_at })
     }
 
     pub(crate) fn namespace(&self) -> &str {
@@ -101,6 +105,15 @@ impl Stored {
         self.bytes.clone()
     }
 
+    /// The object's protobuf message, with its resource version; made once, `schema` is the stored version's.
+    pub(crate) fn message(&self, schema: &Type) -> Result<Bytes, ProtobufError> {
+        if let Some(known) = self.message.get() {
+            return Ok(known.clone());
+        }
+        let made = Bytes::from(api::protobuf::transcode(&self.bytes, schema, self.revision)?);
+        Ok(self.message.get_or_init(|| made).clone())
+    }
+
     /// The object as a tree, with its resource version.
     pub(crate) fn decode(&self) -> Object {
         // What is stored was decoded once already in `read`.
@@ -135,21 +148,24 @@ pub(crate) struct Change {
     pub deleted: bool,
     /// The event's JSON frame for ADDED, MODIFIED, DELETED: made for the first watcher that needs it, shared by all.
     frames: [OnceLock<Bytes>; 3],
+    protobuf_frames: [OnceLock<Bytes>; 3],
 }
 
 impl Change {
     pub(crate) fn new(revision: i64, object: Arc<Stored>, previous: Option<Arc<Stored>>, deleted: bool) -> Self {
-        Self { revision, object, previous, deleted, frames: Default::default() }
+        Self { revision, object, previous, deleted, frames: Default::default(), protobuf_frames: Default::default() }
     }
 
     /// `{"type":"ADDED","object":{…}}\n`
     pub(crate) fn frame(&self, kind: EventType, object: &Stored) -> Bytes {
-        let slot = match kind {
-            EventType::Added => &self.frames[0],
-            EventType::Modified => &self.frames[1],
-            EventType::Deleted => &self.frames[2],
-        };
-        slot.get_or_init(|| frame(kind, object)).clone()
+        let [added, modified, deleted] = &self.frames;
+        kind.choose(added, modified, deleted).get_or_init(|| frame(kind, object)).clone()
+    }
+
+    /// The same in protobuf, made by `make` for the first who asks.
+    pub(crate) fn protobuf_frame(&self, kind: EventType, make: impl FnOnce() -> Bytes) -> Bytes {
+        let [added, modified, deleted] = &self.protobuf_frames;
+        kind.choose(added, modified, deleted).get_or_init(make).clone()
     }
 }
 
@@ -162,6 +178,14 @@ pub(crate) enum EventType {
 }
 
 impl EventType {
+    fn choose<T>(self, added: T, modified: T, deleted: T) -> T {
+        match self {
+            Self::Added => added,
+            Self::Modified => modified,
+            Self::Deleted => deleted,
+        }
+    }
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",

@@ -1,0 +1,111 @@
+//! Request bodies in any accepted encoding, as JSON.
+
+use std::borrow::Cow;
+
+use api::{ApiError, Object, protobuf};
+use http::{HeaderMap, header};
+use serde_json::Value;
+
+/// How much of a body that makes no sense is shown.
+const SHOWN: usize = 30;
+
+/// Reads an object from a request body; `wanted` is the kind that messages name.
+pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> Result<Object, ApiError> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let unrecognized = |why: &dyn std::fmt::Display| {
+        let shown = summary(bytes);
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {wanted}): {why} ({shown})"
+        ))
+    };
+    let value = match media {
+        "application/json" | "" => serde_json::from_slice(bytes)
+            .map_err(|error| unrecognized(&format!("couldn't get version/kind; json parse error: {error}")))?,
+        "application/yaml" | "text/yaml" => yaml(bytes)?,
+        "application/vnd.kubernetes.protobuf" => return from_protobuf(bytes, wanted, unrecognized),
+        _ => {
+            return Err(ApiError::unsupported_media_type(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf",
+            ));
+        }
+    };
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(unrecognized(&"couldn't get version/kind; json parse error: it is not an object")),
+    }
+}
+
+/// An enveloped protobuf object of any built-in kind.
+fn from_protobuf(
+    bytes: &[u8],
+    wanted: &str,
+    unrecognized: impl Fn(&dyn std::fmt::Display) -> ApiError,
+) -> Result<Object, ApiError> {
+    if bytes.is_empty() {
+        return Err(unrecognized(&"empty data"));
+    }
+    let envelope = protobuf::open(bytes).map_err(|error| unrecognized(&error))?;
+    let (kind, version) = (envelope.kind.as_str(), envelope.api_version.as_str());
+    if kind.is_empty() {
+        return Err(unrecognized(&"empty body"));
+    }
+    let refuse = |why: String| {
+        ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {wanted}: {why}"))
+    };
+    let schema = protobuf::type_of(version, kind)
+        .ok_or_else(|| refuse(format!("no kind {kind:?} is registered for version {version:?}")))?;
+    let mut object = protobuf::decode(envelope.raw, schema).map_err(|error| refuse(error.to_string()))?;
+    object.insert("kind".into(), envelope.kind.into());
+    object.insert("apiVersion".into(), envelope.api_version.into());
+    Ok(object)
+}
+
+pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+    let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
+    serde_saphyr::from_str(&text)
+        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))
+}
+
+/// The beginning of a body: text if it looks like JSON, else in hexadecimal.
+fn summary(bytes: &[u8]) -> String {
+    let head = bytes.get(..SHOWN).unwrap_or(bytes);
+    let more = if bytes.len() > SHOWN { " ..." } else { "" };
+    match head {
+        [] => "<empty>".to_owned(),
+        [b'{', ..] => format!("{}{more}", String::from_utf8_lossy(head)),
+        _ => head.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + more,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_protobuf_is_told_as_upstream_tells_it() {
+        check(
+            b"nope",
+            "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (6e6f7065)",
+        );
+        check(b"k8s\0", "the object provided is unrecognized (must be of type ConfigMap): empty body (6b387300)");
+        check(
+            b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x05\x0a\x09ab",
+            "the object provided is unrecognized (must be of type ConfigMap): unexpected EOF (6b3873000a0f0a0276311209436f6e6669674d617012050a096162)",
+        );
+        check(
+            b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x04\x0a\x09ab",
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: unexpected EOF",
+        );
+        check(b"", "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)");
+    }
+
+    #[track_caller]
+    fn check(body: &[u8], want: &str) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
+        let error = decode_object(&headers, body, "ConfigMap").unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (400, want));
+    }
+}
