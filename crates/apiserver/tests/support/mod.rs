@@ -35,7 +35,7 @@ impl Api {
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
         let config = Config {
-            advertise_address: [127, 0, 0, 1].into(),
+            advertise_address: [192, 0, 2, 1].into(),
             secure_port: 6443,
             service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
             service_node_port_range: 30000..=32767,
