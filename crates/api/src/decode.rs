@@ -58,6 +58,34 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
+/// Writes the scalars that upstream writes even when they are zero. Defaults come before, for which zero is not set.
+pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) {
+    for field in schema.fields.iter() {
+        match map.get_mut(field.name.as_ref()) {
+            Some(value) => complete_shape(value, &field.shape),
+            None if field.zero == Zero::Written => {
+                let zero = match field.shape {
+                    Shape::String => Value::from(""),
+                    Shape::Bool => false.into(),
+                    Shape::Int32 | Shape::Int64 | Shape::Double => 0.into(),
+                    _ => continue,
+                };
+                map.insert(field.name.to_string(), zero);
+            }
+            None => (),
+        }
+    }
+}
+
+fn complete_shape(value: &mut Value, shape: &Shape) {
+    match (value, shape) {
+        (Value::Object(map), Shape::Object(inner)) => complete(map, inner),
+        (Value::Array(items), Shape::List(inner)) => items.iter_mut().for_each(|item| complete_shape(item, inner)),
+        (Value::Object(map), Shape::Map(inner)) => map.values_mut().for_each(|item| complete_shape(item, inner)),
+        _ => (),
+    }
+}
+
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Bool(value) => !value,

@@ -134,7 +134,13 @@ impl ApiError {
 
     /// A validation failure: every cause with its field path.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let mut texts: Vec<String> = Vec::new();
+        // The message says everything once; the causes repeat it.
+        for text in errors.iter().map(ToString::to_string) {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
         let joined = match texts.as_slice() {
             [] => String::new(),
             [one] => one.clone(),

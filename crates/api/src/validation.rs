@@ -20,6 +20,7 @@ const LABEL_VALUE_MESSAGE: &str = "a valid label must be an empty string or cons
 pub enum NameRule {
     Subdomain,
     Label,
+    Namespace,
     Dns1035,
     /// Anything that is safe in a path: RBAC names.
     PathSegment,
@@ -32,6 +33,7 @@ impl NameRule {
         match self {
             Self::Subdomain => is_subdomain(name),
             Self::Label => is_label(name),
+            Self::Namespace => is_namespace(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
             Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
@@ -50,6 +52,11 @@ fn lower_label(text: &str) -> bool {
     edge(bytes.first())
         && edge(bytes.last())
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+}
+
+/// The name of a namespace, which is part of host names.
+fn is_namespace(text: &str) -> Vec<String> {
+    if text.contains('.') { vec!["must not contain dots".to_owned()] } else { is_label(text) }
 }
 
 pub fn is_label(text: &str) -> Vec<String> {
@@ -222,7 +229,41 @@ pub fn object_meta(object: &Object, namespaced: bool, rule: NameRule) -> Vec<Fie
     }
     errors.extend(labels(object.at(&["metadata", "labels"]), &path.child("labels")));
     errors.extend(annotations(object.at(&["metadata", "annotations"]), &path.child("annotations")));
+    errors.extend(owners(object.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences")));
     errors.extend(finalizers(object, &path.child("finalizers")));
+    errors
+}
+
+/// Owners are named in full, and one of them at most is the controller.
+fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut controller = None;
+    for owner in owners.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object) {
+        // Upstream tells of the list here, not of the place in it.
+        for (field, message) in [("apiVersion", "version must not be empty"), ("kind", "must not be empty")] {
+            if owner.text(&[field]).is_empty() {
+                errors.push(FieldError::invalid(&path.child(field), "", message));
+            }
+        }
+        for field in ["name", "uid"] {
+            if owner.text(&[field]).is_empty() {
+                errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
+            }
+        }
+        if owner.get("controller") == Some(&Value::Bool(true)) {
+            let name = owner.text(&["kind"]).to_owned() + "/" + owner.text(&["name"]);
+            match &controller {
+                Some(first) => {
+                    let why = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                    );
+                    let shown = owners.cloned().unwrap_or_default();
+                    errors.push(FieldError::invalid(path, shown, why));
+                }
+                None => controller = Some(name),
+            }
+        }
+    }
     errors
 }
 
@@ -245,6 +286,10 @@ fn finalizers(object: &Object, path: &Path) -> Vec<FieldError> {
     for (index, name) in object.finalizers().into_iter().enumerate() {
         let at = path.index(index);
         errors.extend(is_qualified_name(name).into_iter().map(|e| FieldError::invalid(&at, name, e)));
+        if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&at, name, why));
+        }
     }
     errors
 }

@@ -138,15 +138,35 @@ async fn read_object(served: &Served, context: &Context, body: Body) -> Result<O
     conform(served, context, object)
 }
 
+/// An object of another kind, or of this one in a version that is not the path's.
+fn wrong_kind(served: &Served, kind: &str, version: &str) -> ApiError {
+    let (wanted, expected) = (&served.info.kind, served.info.api_version());
+    let split = |api_version: &str| match api_version.split_once('/') {
+        Some((group, version)) => (group.to_owned(), version.to_owned()),
+        None => (String::new(), api_version.to_owned()),
+    };
+    let (group, short) = split(version);
+    let known = api::schema::of_kind(&group, &short, kind).is_some();
+    ApiError::bad_request(match known {
+        true if kind == wanted => {
+            format!("the API version in the data ({version}) does not match the expected API version ({expected})")
+        }
+        true => format!(
+            "{kind} in version {short:?} cannot be handled as a {wanted}: converting ({short}.{kind}) to ({}.{wanted}): \
+             unknown conversion",
+            if served.info.group.is_empty() { "core" } else { served.info.group.split('.').next().unwrap_or_default() }
+        ),
+        false => format!(
+            "{kind} in version {short:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version \
+             {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        ),
+    })
+}
+
 fn conform(served: &Served, context: &Context, mut object: Object) -> Result<Object, ApiError> {
     let (kind, version) = (object.text(&["kind"]).to_owned(), object.text(&["apiVersion"]).to_owned());
     if (!kind.is_empty() && kind != served.info.kind) || (!version.is_empty() && version != served.info.api_version()) {
-        return Err(ApiError::bad_request(format!(
-            "the API version in the data ({version}) does not match the expected API version ({}), or the kind ({kind}) \
-             does not match the expected kind ({})",
-            served.info.api_version(),
-            served.info.kind
-        )));
+        return Err(wrong_kind(served, &kind, &version));
     }
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());
@@ -164,11 +184,8 @@ fn conform(served: &Served, context: &Context, mut object: Object) -> Result<Obj
             let list: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
             return Err(refuse(format!("strict decoding error: {}", list.join(", "))));
         }
-        (other, _) => {
-            return Err(ApiError::bad_request(format!(
-                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-            )));
-        }
+        // Checked with the other options.
+        _ => (),
     }
     match value {
         Value::Object(object) => Ok(object),

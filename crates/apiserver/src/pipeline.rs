@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderValue, Request, Response};
+use api::field::FieldError;
 use api::{ApiError, UserInfo};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use serde_json::json;
 use tracing::Instrument as _;
 
 use crate::http::{Accept, Body, Query, add_warnings, gzip, respond_error};
@@ -41,19 +43,21 @@ impl Context {
         Accept::of(&self.headers, &self.query)
     }
 
-    pub(crate) fn dry_run(&self) -> Result<bool, ApiError> {
-        let mut asked = false;
-        for value in self.query.all("dryRun") {
-            match value {
-                "All" => asked = true,
-                other => {
-                    return Err(ApiError::bad_request(format!(
-                        "invalid dryRun parameter {other:?}: supported values: \"All\""
-                    )));
-                }
-            }
+    /// Checks what a write asks for beside its object; tells whether it is only a rehearsal. `kind` is the options' kind.
+    pub(crate) fn dry_run(&self, kind: &str) -> Result<bool, ApiError> {
+        const STRICTNESS: [&str; 4] = ["", "Ignore", "Strict", "Warn"];
+        let asked: Vec<&str> = self.query.all("dryRun").collect();
+        let mut errors = Vec::new();
+        if asked.iter().any(|value| *value != "All") {
+            errors.push(FieldError::not_supported("dryRun", json!(asked), &["All"]));
         }
-        Ok(asked)
+        if let Some(strictness) = self.query.get("fieldValidation").filter(|value| !STRICTNESS.contains(value)) {
+            errors.push(FieldError::not_supported("fieldValidation", strictness, &STRICTNESS));
+        }
+        match errors.is_empty() {
+            true => Ok(!asked.is_empty()),
+            false => Err(ApiError::invalid("meta.k8s.io", kind, "", &errors)),
+        }
     }
 }
 

@@ -55,6 +55,11 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// What may come only later, with a change.
+    fn validate_create(&self, _object: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
     /// What a change may not do; what `validate` says of `new` comes before it.
     fn validate_update(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
         Vec::new()
@@ -126,6 +131,26 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
         ("flowcontrol.apiserver.k8s.io", _) => &core::Generational,
         _ => &Plain,
+    }
+}
+
+/// The answer to a deletion is the object as it last was, not a word of success.
+pub(crate) fn returns_deleted(group: &str, plural: &str) -> bool {
+    match group {
+        "" => matches!(
+            plural,
+            "namespaces"
+                | "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "pods"
+                | "podtemplates"
+                | "resourcequotas"
+                | "serviceaccounts"
+                | "services"
+        ),
+        "resource.k8s.io" => true,
+        "storage.k8s.io" => plural != "csistoragecapacities",
+        _ => false,
     }
 }
 

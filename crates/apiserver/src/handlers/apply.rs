@@ -65,7 +65,7 @@ pub(super) async fn answer(
         server,
         served,
         subresource: &info.subresource,
-        dry_run: context.dry_run()?,
+        dry_run: context.dry_run("PatchOptions")?,
         tracking: Tracking::Applied,
     };
     let fields = FieldManager { registry: &server.registry, served, subresource: &info.subresource };

@@ -25,7 +25,7 @@ pub(super) async fn answer(
     let object = read_object(served, context, body).await?;
     let manager = field_manager::of_request(context, "CreateOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run()?, tracking };
+    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run("CreateOptions")?, tracking };
     let created = writer.create(&context.info.namespace, object).await?;
     Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
 }

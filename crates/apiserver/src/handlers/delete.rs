@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
-use api::{ApiError, Object, ObjectExt as _};
+use api::field::FieldError;
+use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,6 +18,7 @@ use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError};
 use crate::storage::Precondition;
+use crate::strategy;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -31,6 +33,23 @@ pub(crate) struct DeleteOptions {
 impl DeleteOptions {
     pub(crate) fn is_dry_run(&self) -> bool {
         self.dry_run.iter().any(|value| value == "All")
+    }
+
+    fn validate(&self) -> Result<(), ApiError> {
+        const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
+        let mut errors = Vec::new();
+        if let Some(policy) = &self.propagation_policy {
+            if self.orphan_dependents.is_some() {
+                let detail = "orphanDependents and deletionPropagation cannot be both set";
+                errors.push(FieldError::invalid("propagationPolicy", policy.as_str(), detail));
+            } else if !POLICIES.contains(&policy.as_str()) {
+                errors.push(FieldError::not_supported("propagationPolicy", policy.as_str(), &POLICIES));
+            }
+        }
+        if self.dry_run.iter().any(|value| value != "All") {
+            errors.push(FieldError::not_supported("dryRun", json!(self.dry_run), &["All"]));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
     }
 }
 
@@ -61,7 +80,7 @@ pub(super) async fn answer(
     let writer = writer(server, served, context, &options)?;
     match writer.delete(&info.namespace, &info.name, &options).await? {
         Deleted::Pending(object) => Ok(respond_object(served, StatusCode::OK, context, &accept, &object)),
-        Deleted::Gone(object) if served.info.kind == "Pod" => {
+        Deleted::Gone(object) if strategy::returns_deleted(&served.info.group, &served.info.plural) => {
             Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
         }
         Deleted::Gone(object) => {
@@ -111,7 +130,7 @@ fn writer<'a>(
     context: &'a Context,
     options: &DeleteOptions,
 ) -> Result<Writer<'a>, ApiError> {
-    let dry_run = context.dry_run()? || options.is_dry_run();
+    let dry_run = context.dry_run("DeleteOptions")? || options.is_dry_run();
     Ok(Writer { server, served, subresource: "", dry_run, tracking: Tracking::None })
 }
 
@@ -130,13 +149,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, Ap
     if let Some(policy) = context.query.get("propagationPolicy") {
         options.propagation_policy = Some(policy.to_owned());
     }
-    if let Some(policy) = &options.propagation_policy
-        && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
-    {
-        return Err(ApiError::bad_request(format!(
-            "invalid DeleteOptions: propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-        )));
-    }
+    options.validate()?;
     if let (None, Some(orphan)) = (&options.propagation_policy, options.orphan_dependents) {
         options.propagation_policy = Some(if orphan { "Orphan" } else { "Background" }.to_owned());
     }
@@ -184,7 +197,9 @@ impl Writer<'_> {
         let cache = self.cache()?;
         if !pending {
             cache.delete(self.server.store(), &key, stored.revision).await?;
-            return Ok(Deleted::Gone(old));
+            // What can go gracefully is shown as it went.
+            let graceful = self.served.strategy.grace_period(&old, Some(0)).is_some();
+            return Ok(Deleted::Gone(if graceful { new } else { old }));
         }
         if new == old {
             return Ok(Deleted::Pending(new));
@@ -208,7 +223,9 @@ impl Writer<'_> {
                 let why = format!(
                     "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
                 );
-                return Err(ApiError::conflict(self.served.group_resource(), old.name(), why));
+                // Upstream names the kind here, not the resource.
+                let kind = GroupResource { group: &self.served.info.group, resource: &self.served.info.kind };
+                return Err(ApiError::conflict(kind, old.name(), why));
             }
         }
         Ok(())
@@ -223,7 +240,9 @@ impl Writer<'_> {
         let deadline = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace.clamp(0, 1 << 31));
         let metadata = new.metadata();
         metadata.insert("deletionTimestamp".into(), deadline.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
-        metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+        if self.served.info.kind != "Namespace" {
+            metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+        }
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".into(), (generation + 1).into());
         }

@@ -26,7 +26,7 @@ pub(super) async fn evict(
         Some(options) => serde_json::from_value(options.clone()).map_err(|e| ApiError::bad_request(e.to_string()))?,
         None => DeleteOptions::default(),
     };
-    let dry_run = context.dry_run()? || options.is_dry_run();
+    let dry_run = context.dry_run("CreateOptions")? || options.is_dry_run();
     let writer = Writer { server, served: pods, subresource: "eviction", dry_run, tracking: Tracking::None };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");

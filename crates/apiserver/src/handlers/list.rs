@@ -30,7 +30,7 @@ pub(super) struct Selection {
 impl Selection {
     pub(super) fn of(served: &Served, context: &Context) -> Result<Self, ApiError> {
         let labels = Selector::parse(context.query.get("labelSelector").unwrap_or_default());
-        let labels = labels.map_err(|error| ApiError::bad_request(format!("unable to parse requirement: {error}")))?;
+        let labels = labels.map_err(|error| ApiError::bad_request(error.to_string()))?;
         let fields = FieldSelector::parse(context.query.get("fieldSelector").unwrap_or_default());
         let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
         let mut fields = fields;

@@ -75,8 +75,13 @@ async fn bind(
         let error = api::field::FieldError::required("target.name", "");
         return Err(ApiError::invalid("", "Binding", name, &[error]));
     }
-    let writer =
-        Writer { server, served: pods, subresource: "binding", dry_run: context.dry_run()?, tracking: Tracking::None };
+    let writer = Writer {
+        server,
+        served: pods,
+        subresource: "binding",
+        dry_run: context.dry_run("CreateOptions")?,
+        tracking: Tracking::None,
+    };
     let change = |pod: &Object| {
         let uid = binding.uid();
         let conflict =
@@ -128,7 +133,8 @@ async fn finalize(
     let wanted = read(context, body, "Namespace").await?;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer = Writer { server, served, subresource: "finalize", dry_run: context.dry_run()?, tracking };
+    let writer =
+        Writer { server, served, subresource: "finalize", dry_run: context.dry_run("UpdateOptions")?, tracking };
     let change = |current: &Object| {
         let mut new = current.clone();
         new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());

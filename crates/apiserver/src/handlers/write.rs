@@ -70,6 +70,7 @@ impl Writer<'_> {
     pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
         self.name_new_object(namespace, &mut object)?;
         self.served.strategy.default(&mut object);
+        api::decode::complete(&mut object, &self.served.schema);
         self.track(None, &mut object);
         let name = object.name().to_owned();
         let attributes = self.attributes(Operation::Create, namespace, &name);
@@ -82,9 +83,11 @@ impl Writer<'_> {
             object.metadata().insert("generation".into(), 1.into());
         }
         self.served.strategy.prepare_for_create(&mut object);
+        api::decode::complete(&mut object, &self.served.schema);
         let mut errors =
             api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy.name_rule());
         errors.extend(self.served.strategy.validate(&object));
+        errors.extend(self.served.strategy.validate_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
@@ -164,12 +167,18 @@ impl Writer<'_> {
         }
         let own_uid = new.uid();
         if !own_uid.is_empty() && own_uid != old.uid() {
-            let why = format!("Precondition failed: UID in precondition: {own_uid}, UID in object meta: {}", old.uid());
+            let key = format!("/registry/{}/{}", self.served.info.storage_prefix(), self.served.key(namespace, name));
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
+                 failed: UID in precondition: {own_uid}, UID in object meta: {}",
+                old.uid()
+            );
             return Err(ApiError::conflict(self.served.group_resource(), name, why).into());
         }
         keep_system_metadata(&mut new, old);
         self.apply_scope(&mut new, old);
         self.served.strategy.default(&mut new);
+        api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name);
         admission::mutate(self.server, &attributes, &mut new).await?;
@@ -252,7 +261,8 @@ impl Writer<'_> {
     }
 
     fn count_generation(&self, new: &mut Object, old: &Object) {
-        if !self.served.strategy.counts_generation() {
+        // A pod is bound by the scheduler, not changed by its user.
+        if !self.served.strategy.counts_generation() || self.subresource == "binding" {
             return;
         }
         let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);

@@ -16,7 +16,7 @@ impl Strategy for Namespaces {
     }
 
     fn name_rule(&self) -> NameRule {
-        NameRule::Label
+        NameRule::Namespace
     }
 
     fn default(&self, object: &mut Object) {
@@ -33,7 +33,8 @@ impl Strategy for Namespaces {
             .and_then(Value::as_array)
             .is_some_and(|list| list.iter().any(|finalizer| finalizer == "kubernetes"));
         if !has_own {
-            object.at_mut(&["spec"]).insert("finalizers".into(), json!(["kubernetes"]));
+            let finalizers = object.at_mut(&["spec"]).entry("finalizers").or_insert_with(|| json!([]));
+            finalizers.as_array_mut().map(|list| list.push("kubernetes".into())).unwrap_or_default();
         }
     }
 

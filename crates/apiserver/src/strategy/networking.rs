@@ -395,7 +395,15 @@ impl Strategy for IpAddresses {
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        super::fixed_at(new, old, &["spec", "parentRef"])
+        let mut errors = super::fixed_at(new, old, &["spec", "parentRef"]);
+        // Shown as upstream keeps it.
+        for error in &mut errors {
+            let part = |name: &str| new.text(&["spec", "parentRef", name]).to_owned();
+            let (group, resource, namespace, name) = (part("group"), part("resource"), part("namespace"), part("name"));
+            error.value =
+                json!({"Group": group, "Resource": resource, "Namespace": namespace, "Name": name}).to_string();
+        }
+        errors
     }
 }
 
@@ -444,14 +452,17 @@ fn slice_endpoint(at: &At<'_>, kind: &str) {
         _ => (),
     }
     for address in addresses.items() {
+        let of_list = address.called(addresses.path().clone());
         match kind {
-            "IPv4" if address.text().parse::<std::net::Ipv4Addr>().is_err() => {
-                address.invalid("must be an IPv4 address");
+            "IPv4" | "IPv6" => {
+                let found = address.text().parse::<IpAddr>().ok();
+                match (kind, found) {
+                    ("IPv4", Some(IpAddr::V6(_))) => of_list.invalid("must be an IPv4 address"),
+                    ("IPv6", Some(IpAddr::V4(_))) => of_list.invalid("must be an IPv6 address"),
+                    _ => (),
+                }
+                address.reachable_ip();
             }
-            "IPv6" if address.text().parse::<std::net::Ipv6Addr>().is_err() => {
-                address.invalid("must be an IPv6 address");
-            }
-            "IPv4" | "IPv6" => address.reachable_ip(),
             "FQDN" => address.named(is_subdomain),
             _ => (),
         }
@@ -540,9 +551,6 @@ impl Strategy for Leases {
             let spec = at.field("spec");
             spec.field("leaseDurationSeconds").positive();
             spec.field("leaseTransitions").not_negative();
-            if spec.field("strategy").exists() {
-                spec.field("strategy").named(is_qualified_name);
-            }
             if spec.field("preferredHolder").exists() && !spec.field("strategy").exists() {
                 spec.field("preferredHolder").forbidden("may only be set if strategy is set");
             }

@@ -45,6 +45,13 @@ impl Strategy for Pods {
         }
     }
 
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
+        match items(object, &["spec", "ephemeralContainers"]).is_empty() {
+            true => Vec::new(),
+            false => vec![FieldError::forbidden("spec.ephemeralContainers", "cannot be set on create")],
+        }
+    }
+
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         const MESSAGE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
         let mut errors = Vec::new();
@@ -54,7 +61,7 @@ impl Strategy for Pods {
                 errors.push(FieldError::forbidden(path, "pod updates may not add or remove containers"));
             }
         }
-        if errors.is_empty() && fixed_part(new, old) != fixed_part(old, old) {
+        if fixed_part(new, old) != fixed_part(old, old) && errors.is_empty() {
             errors.push(FieldError::forbidden("spec", MESSAGE));
         }
         errors
@@ -78,9 +85,11 @@ impl Strategy for Pods {
 /// The spec with everything an update may change taken from `base`.
 fn fixed_part(object: &Object, base: &Object) -> Object {
     let mut spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-    for field in
-        ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates", "nodeSelector"]
-    {
+    let negative = base.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64).is_some_and(|s| s < 0);
+    let grace = (negative && spec.get("terminationGracePeriodSeconds") == Some(&json!(1)))
+        .then_some("terminationGracePeriodSeconds");
+    let free = ["activeDeadlineSeconds", "tolerations", "schedulingGates", "nodeSelector"];
+    for field in free.into_iter().chain(grace) {
         match base.at(&["spec", field]) {
             Some(value) => spec.insert(field.into(), value.clone()),
             None => spec.remove(field),

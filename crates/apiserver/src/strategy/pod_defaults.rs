@@ -26,10 +26,6 @@ pub(super) fn pod_spec(spec: &mut Object) {
     for volume in items_mut(spec, "volumes") {
         volume_defaults(volume);
     }
-    for constraint in items_mut(spec, "topologySpreadConstraints") {
-        set_default(constraint, &["nodeAffinityPolicy"], "Honor");
-        set_default(constraint, &["nodeTaintsPolicy"], "Ignore");
-    }
 }
 
 /// The deprecated `serviceAccount` always says the same as `serviceAccountName`.
@@ -124,6 +120,9 @@ fn volume_defaults(volume: &mut Object) {
     }
     if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
         set_default(path, &["type"], "");
+    }
+    if let Some(Value::Object(ephemeral)) = volume.get_mut("ephemeral") {
+        set_default(ephemeral, &["volumeClaimTemplate", "spec", "volumeMode"], "Filesystem");
     }
 }
 

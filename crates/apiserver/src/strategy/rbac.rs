@@ -1,11 +1,12 @@
 //! Roles and bindings.
 
-use api::field::{FieldError, Path};
-use api::validation::NameRule;
+use api::field::FieldError;
+use api::validation::{NameRule, is_path_segment, is_subdomain};
 use api::{Object, ObjectExt as _};
-use serde_json::Value;
+use serde_json::json;
 
-use super::{Strategy, items, items_mut, set_default};
+use super::check::{At, check};
+use super::{Strategy, items_mut, set_default};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -17,37 +18,35 @@ impl Strategy for Roles {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        for (index, rule) in items(object, &["rules"]).into_iter().enumerate() {
-            let path = Path::new("rules").index(index);
-            let empty = |key: &str| rule.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty);
-            if empty("verbs") {
-                errors.push(FieldError::required(&path.child("verbs"), "verbs must contain at least one value"));
+        let namespaced = !object.namespace().is_empty();
+        check(object, |at| {
+            at.each("rules").iter().for_each(|item| rule(item, namespaced));
+            for selector in at.at(&["aggregationRule", "clusterRoleSelectors"]).items() {
+                selector.selector();
             }
-            if !empty("nonResourceURLs") {
-                if !object.namespace().is_empty() {
-                    errors.push(FieldError::invalid(
-                        &path.child("nonResourceURLs"),
-                        rule.get("nonResourceURLs").cloned().unwrap_or_default(),
-                        "namespaced rules cannot apply to non-resource URLs",
-                    ));
-                }
-                continue;
-            }
-            if empty("apiGroups") {
-                errors.push(FieldError::required(
-                    &path.child("apiGroups"),
-                    "resource rules must supply at least one api group",
-                ));
-            }
-            if empty("resources") {
-                errors.push(FieldError::required(
-                    &path.child("resources"),
-                    "resource rules must supply at least one resource",
-                ));
-            }
+        })
+    }
+}
+
+fn rule(at: &At<'_>, namespaced: bool) {
+    let (urls, groups, resources) = (at.field("nonResourceURLs"), at.field("apiGroups"), at.field("resources"));
+    if at.field("verbs").is_empty() {
+        at.field("verbs").required("verbs must contain at least one value");
+    }
+    if !urls.is_empty() {
+        if namespaced {
+            urls.invalid("namespaced rules cannot apply to non-resource URLs");
         }
-        errors
+        if !groups.is_empty() || !resources.is_empty() || !at.field("resourceNames").is_empty() {
+            urls.invalid("rules cannot apply to both regular resources and non-resource URLs");
+        }
+        return;
+    }
+    if groups.is_empty() {
+        groups.required("resource rules must supply at least one api group");
+    }
+    if resources.is_empty() {
+        resources.required("resource rules must supply at least one resource");
     }
 }
 
@@ -61,38 +60,50 @@ impl Strategy for Bindings {
     fn default(&self, object: &mut Object) {
         set_default(object, &["roleRef", "apiGroup"], GROUP);
         for subject in items_mut(object, "subjects") {
-            if subject.text(&["kind"]) != "ServiceAccount" {
+            if matches!(subject.text(&["kind"]), "User" | "Group") {
                 set_default(subject, &["apiGroup"], GROUP);
             }
         }
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        if object.text(&["roleRef", "name"]).is_empty() {
-            errors.push(FieldError::required("roleRef.name", ""));
-        }
-        if !matches!(object.text(&["roleRef", "kind"]), "Role" | "ClusterRole") {
-            let kind = object.text(&["roleRef", "kind"]);
-            errors.push(FieldError::not_supported("roleRef.kind", kind, &["ClusterRole", "Role"]));
-        }
-        for (index, subject) in items(object, &["subjects"]).into_iter().enumerate() {
-            let path = Path::new("subjects").index(index);
-            if subject.text(&["name"]).is_empty() {
-                errors.push(FieldError::required(&path.child("name"), ""));
-            }
-            if !matches!(subject.text(&["kind"]), "ServiceAccount" | "User" | "Group") {
-                let kind = subject.text(&["kind"]);
-                errors.push(FieldError::not_supported(&path.child("kind"), kind, &["Group", "ServiceAccount", "User"]));
-            }
-        }
-        errors
+        let namespaced = !object.namespace().is_empty();
+        check(object, |at| {
+            let role = at.field("roleRef");
+            role.field("apiGroup").one_of(&[GROUP]);
+            role.field("kind").one_of(if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] });
+            role.field("name").needed_named(is_path_segment);
+            at.each("subjects").iter().for_each(|item| subject(item, namespaced));
+        })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         if new.get("roleRef") == old.get("roleRef") {
             return Vec::new();
         }
-        vec![FieldError::invalid("roleRef", new.get("roleRef").cloned().unwrap_or_default(), "cannot change roleRef")]
+        let part = |name: &str| new.text(&["roleRef", name]).to_owned();
+        // Shown as upstream keeps it.
+        let shown = json!({"APIGroup": part("apiGroup"), "Kind": part("kind"), "Name": part("name")});
+        vec![FieldError::invalid("roleRef", shown, "cannot change roleRef")]
+    }
+}
+
+fn subject(at: &At<'_>, namespaced: bool) {
+    let (kind, name, group) = (at.field("kind"), at.field("name"), at.field("apiGroup"));
+    if name.is_empty() {
+        name.required("");
+    }
+    match kind.text() {
+        "ServiceAccount" => {
+            name.named_if_set(is_subdomain);
+            if !group.is_empty() {
+                group.one_of(&[""]);
+            }
+            if !namespaced && at.field("namespace").is_empty() {
+                at.field("namespace").required("");
+            }
+        }
+        "User" | "Group" => group.one_of(&[GROUP]),
+        _ => kind.one_of(&["ServiceAccount", "User", "Group"]),
     }
 }

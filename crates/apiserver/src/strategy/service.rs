@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
-use api::field::{FieldError, Path};
-use api::validation::NameRule;
+use api::field::FieldError;
+use api::validation::{NameRule, is_label, is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use super::check::{At, PROTOCOLS, check};
+use super::networking::load_balancer;
 use super::{Strategy, items, items_mut, set_default};
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
@@ -19,7 +21,7 @@ impl Strategy for Services {
     }
 
     fn name_rule(&self) -> NameRule {
-        NameRule::Dns1035
+        NameRule::Label
     }
 
     fn default(&self, object: &mut Object) {
@@ -81,27 +83,7 @@ impl Strategy for Services {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let path = Path::new("spec");
-        let mut errors = Vec::new();
-        let kind = object.text(&["spec", "type"]);
-        if !TYPES.contains(&kind) {
-            errors.push(FieldError::not_supported(&path.child("type"), kind, &TYPES));
-        }
-        let ports = items(object, &["spec", "ports"]);
-        let headless = object.text(&["spec", "clusterIP"]) == "None";
-        if ports.is_empty() && !headless && kind != "ExternalName" {
-            errors.push(FieldError::required(&path.child("ports"), ""));
-        }
-        if kind == "ExternalName" && object.text(&["spec", "externalName"]).is_empty() {
-            errors.push(FieldError::required(&path.child("externalName"), ""));
-        }
-        if !matches!(object.text(&["spec", "sessionAffinity"]), "ClientIP" | "None") {
-            let value = object.text(&["spec", "sessionAffinity"]);
-            errors.push(FieldError::not_supported(&path.child("sessionAffinity"), value, &["ClientIP", "None"]));
-        }
-        errors.extend(api::validation::labels(object.at(&["spec", "selector"]), &path.child("selector")));
-        port_rules(&ports, &path.child("ports"), &mut errors);
-        errors
+        check(object, |at| rules(&at.field("spec")))
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -114,43 +96,143 @@ impl Strategy for Services {
         }
         Vec::new()
     }
+
+    fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
+        check(new, |at| load_balancer(&at.at(&["status", "loadBalancer"])))
+    }
 }
 
-fn port_rules(ports: &[&Object], path: &Path, errors: &mut Vec<FieldError>) {
-    const RANGE: &str = "must be between 1 and 65535, inclusive";
-    let (mut names, mut numbers) = (HashSet::new(), HashSet::new());
-    for (index, port) in ports.iter().enumerate() {
-        let at = path.index(index);
-        let name = port.text(&["name"]);
+fn rules(spec: &At<'_>) {
+    let kind = spec.field("type").text();
+    let headless = spec.field("clusterIP").text() == "None";
+    let ports = spec.each("ports");
+    if ports.is_empty() && !headless && kind != "ExternalName" {
+        spec.field("ports").required("");
+    }
+    if kind == "ExternalName" {
+        for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if !spec.field(field).is_empty() || (field == "clusterIPs" && !spec.field("clusterIP").is_empty()) {
+                spec.field(field).forbidden("may not be set for ExternalName services");
+            }
+        }
+        let name = spec.field("externalName");
+        match name.text() {
+            "" => name.required(""),
+            text => {
+                let bare = text.strip_suffix('.').unwrap_or(text);
+                for detail in is_subdomain(bare) {
+                    name.complain(FieldError::invalid(name.path(), text, detail));
+                }
+            }
+        }
+    }
+    port_rules(&ports, headless);
+    spec.field("selector").labels();
+    let affinity = spec.field("sessionAffinity");
+    affinity.needed_one_of(&["ClientIP", "None"]);
+    affinity_config(spec, affinity.text());
+    for address in spec.each("externalIPs") {
+        address.reachable_ip();
+    }
+    spec.field("type").needed_one_of(&TYPES);
+    let numbered = matches!(kind, "NodePort" | "LoadBalancer");
+    for port in ports.iter().filter(|_| !numbered) {
+        if port.field("nodePort").number().unwrap_or(0) != 0 {
+            port.field("nodePort").forbidden(format!("may not be used when `type` is '{kind}'"));
+        }
+    }
+    load_balancer_fields(spec, kind);
+    traffic(spec, kind, numbered);
+}
+
+fn affinity_config(spec: &At<'_>, affinity: &str) {
+    const LONGEST: i64 = 86400;
+    let config = spec.field("sessionAffinityConfig");
+    let seconds = config.at(&["clientIP", "timeoutSeconds"]);
+    match affinity {
+        "None" if config.exists() => config.forbidden(format!("must not be set when session affinity is {affinity}")),
+        "ClientIP" if !(1..=LONGEST).contains(&seconds.number().unwrap_or(0)) => {
+            seconds.invalid(format!("must be greater than 0 and less than {LONGEST}"));
+        }
+        _ => (),
+    }
+}
+
+fn load_balancer_fields(spec: &At<'_>, kind: &str) {
+    let ranges = spec.field("loadBalancerSourceRanges");
+    if !ranges.is_empty() {
+        let place = spec.path().child("LoadBalancerSourceRanges");
+        if kind != "LoadBalancer" {
+            ranges.called(place.clone()).forbidden("may only be used when `type` is 'LoadBalancer'");
+        }
+        for (index, range) in ranges.items().iter().enumerate() {
+            range.called(place.index(index)).cidr();
+        }
+    }
+    let class = spec.field("loadBalancerClass");
+    if class.exists() {
+        match kind {
+            "LoadBalancer" => class.named(is_qualified_name),
+            _ => class.forbidden("may only be used when `type` is 'LoadBalancer'"),
+        }
+    }
+    let allocate = spec.field("allocateLoadBalancerNodePorts");
+    if allocate.exists() && kind != "LoadBalancer" {
+        allocate.forbidden("may only be used when `type` is 'LoadBalancer'");
+    }
+}
+
+fn traffic(spec: &At<'_>, kind: &str, numbered: bool) {
+    const POLICIES: [&str; 2] = ["Cluster", "Local"];
+    let outside = spec.field("externalTrafficPolicy");
+    let reachable = numbered || (kind == "ClusterIP" && !spec.field("externalIPs").is_empty());
+    match (reachable, outside.is_empty()) {
+        (true, true) => outside.required(""),
+        (true, false) => outside.one_of(&POLICIES),
+        (false, false) => outside.invalid("may only be set for externally-accessible services"),
+        (false, true) => (),
+    }
+    let health = spec.field("healthCheckNodePort");
+    if health.number().unwrap_or(0) != 0 && !(kind == "LoadBalancer" && outside.text() == "Local") {
+        health.invalid("may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'");
+    }
+    if kind != "ExternalName" {
+        let inside = spec.field("internalTrafficPolicy");
+        if inside.is_empty() { inside.required("") } else { inside.one_of(&POLICIES) }
+    }
+}
+
+fn port_rules(ports: &[At<'_>], headless: bool) {
+    let mut names = HashSet::new();
+    for port in ports {
+        let name = port.field("name");
         if name.is_empty() && ports.len() > 1 {
-            errors.push(FieldError::required(&at.child("name"), ""));
+            name.required("");
         } else if !name.is_empty() {
-            let found = api::validation::is_label(name).into_iter();
-            errors.extend(found.map(|e| FieldError::invalid(&at.child("name"), name, e)));
-            if !names.insert(name.to_owned()) {
-                errors.push(FieldError::duplicate(&at.child("name"), name));
+            name.named(is_label);
+            if !names.insert(name.text()) {
+                name.duplicate();
             }
         }
-        let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
-        if !(1..=65535).contains(&number) {
-            errors.push(FieldError::invalid(&at.child("port"), number, RANGE));
+        port.field("port").port_number();
+        port.field("protocol").needed_one_of(&PROTOCOLS);
+        let target = port.field("targetPort");
+        if !headless || target.exists() {
+            target.port();
         }
-        match port.get("targetPort") {
-            Some(Value::Number(target)) if !(1..=65535).contains(&target.as_i64().unwrap_or(0)) => {
-                errors.push(FieldError::invalid(&at.child("targetPort"), target.clone(), RANGE));
-            }
-            Some(Value::String(target)) => {
-                let found = api::validation::is_port_name(target).into_iter();
-                errors.extend(found.map(|e| FieldError::invalid(&at.child("targetPort"), target.as_str(), e)));
-            }
-            _ => (),
+        if port.field("appProtocol").exists() {
+            port.field("appProtocol").named(is_qualified_name);
         }
-        let protocol = port.text(&["protocol"]);
-        if !matches!(protocol, "TCP" | "UDP" | "SCTP") {
-            errors.push(FieldError::not_supported(&at.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]));
-        }
-        if !numbers.insert((protocol.to_owned(), number)) {
-            errors.push(FieldError::duplicate(&at, Value::Object((*port).clone())));
+    }
+    let mut numbers = HashSet::new();
+    for port in ports {
+        let (number, protocol) = (port.field("port").number().unwrap_or(0), port.field("protocol").text());
+        if !numbers.insert((protocol, number)) {
+            // Shown as upstream keeps it.
+            let shown = json!({
+                "Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0,
+            });
+            port.complain(FieldError::duplicate(port.path(), shown));
         }
     }
 }

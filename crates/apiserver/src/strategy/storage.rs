@@ -300,10 +300,6 @@ impl Strategy for VolumeAttributesClasses {
 pub(super) struct CsiDrivers;
 
 impl Strategy for CsiDrivers {
-    fn counts_generation(&self) -> bool {
-        true
-    }
-
     fn default(&self, object: &mut Object) {
         for (field, value) in [
             ("attachRequired", json!(true)),
@@ -324,8 +320,14 @@ impl Strategy for CsiDrivers {
             spec.field("fsGroupPolicy").one_of_if_set(&["File", "None", "ReadWriteOnceWithFSType"]);
             let requests = spec.each("tokenRequests");
             unique(requests.iter().map(|request| request.field("audience")));
+            // Upstream stops at the first of an audience.
+            let mut seen = Vec::new();
             for request in &requests {
-                let seconds = request.field("expirationSeconds");
+                let (audience, seconds) = (request.field("audience"), request.field("expirationSeconds"));
+                if seen.contains(&audience.text()) {
+                    continue;
+                }
+                seen.push(audience.text());
                 if seconds.number().is_some_and(|seconds| seconds < 600) {
                     seconds.invalid("may not specify a duration less than 10 minutes");
                 }

@@ -61,8 +61,15 @@ fn without_dumps(text: &str) -> String {
         }
         rest = tail.get(end.max(1)..).unwrap_or_default();
     }
-    // What changed in it is shown as lines of that memory, too.
-    (result + rest).split("\n@@").next().unwrap_or_default().trim_end().to_owned()
+    // What changed in it is shown as lines of that memory, too, up to the next complaint.
+    let text = result + rest;
+    match text.split_once("\n@@") {
+        Some((head, shown)) => {
+            let tail = shown.rsplit('\n').next().filter(|tail| tail.starts_with([',', ']'])).unwrap_or_default();
+            format!("{head}{tail}")
+        }
+        None => text,
+    }
 }
 
 /// Identities inside messages.
@@ -70,10 +77,10 @@ fn without_uids(text: &str) -> String {
     let is_uid = |word: &str| {
         word.len() == 36 && word.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && !word.contains(|c: char| c > 'f')
     };
-    let words = text.split_inclusive([' ', ',', ':', '"']);
+    let words = text.split_inclusive([' ', ',', ':', '"', '(', ')']);
     words
         .map(|word| {
-            let bare = word.trim_end_matches([' ', ',', ':', '"']);
+            let bare = word.trim_end_matches([' ', ',', ':', '"', '(', ')']);
             if is_uid(bare) { word.replace(bare, "<uid>") } else { word.to_owned() }
         })
         .collect()
