@@ -27,7 +27,6 @@ pub(crate) struct Attributes<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
     pub(crate) subresource: &'a str,
-    pub(crate) dry_run: bool,
 }
 
 impl Attributes<'_> {
@@ -60,21 +59,20 @@ pub(crate) async fn mutate(
     Ok(())
 }
 
-/// The plugins that only judge, and what must be reserved before the write. The reservation is held until dropped.
+/// The plugins that only judge; and the choice of what the object is to hold, for the write to claim.
 pub(crate) async fn validate(
     server: &Arc<ApiServer>,
     attributes: &Attributes<'_>,
     object: &mut Object,
-) -> Result<allocate::Held, ApiError> {
+) -> Result<(), ApiError> {
     if attributes.operation == Operation::Delete {
-        namespace::protect(attributes)?;
-        return Ok(allocate::Held::nothing());
+        return namespace::protect(attributes);
     }
     if attributes.is("", "services") {
         server.feed.current().await.map_err(crate::server::store_error)?;
         return allocate::service(server, attributes, object);
     }
-    Ok(allocate::Held::nothing())
+    Ok(())
 }
 
 /// A node takes no pods until it has said that it is ready.

@@ -1,5 +1,6 @@
 //! What every cluster has from its first moment: namespaces, roles, priority classes, the `kubernetes` service.
 
+mod claims;
 mod flow;
 mod local_apis;
 mod policy;
@@ -53,7 +54,9 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     });
     wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
-    publish_kubernetes_service(server).await
+    claims::repair(server).await?;
+    publish_kubernetes_service(server).await?;
+    crate::master_leases::start(server).await
 }
 
 /// One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
@@ -66,7 +69,7 @@ async fn ensure_all(
     futures::future::join_all(writes).await.into_iter().collect()
 }
 
-async fn ensure(
+pub(crate) async fn ensure(
     server: &Arc<ApiServer>,
     group: &str,
     plural: &str,
@@ -119,7 +122,7 @@ async fn ensure(
 /// Pods reach the API server as `kubernetes.default`.
 async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
-    let (address, port) = (config.advertise_address, config.secure_port);
+    let port = config.secure_port;
     let first = match config.service_cluster_ip_range.0 {
         IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
         v6 => v6,
@@ -133,17 +136,5 @@ async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiEr
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
         },
     });
-    ensure(server, "", "services", "default", service).await?;
-    let slice = json!({
-        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-    });
-    ensure(server, "discovery.k8s.io", "endpointslices", "default", slice).await?;
-    let endpoints = json!({
-        "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{"addresses": [{"ip": address.to_string()}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
-    });
-    ensure(server, "", "endpoints", "default", endpoints).await
+    ensure(server, "", "services", "default", service).await
 }

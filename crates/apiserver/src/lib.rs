@@ -10,6 +10,7 @@ mod handlers;
 mod health;
 mod http;
 mod listener;
+mod master_leases;
 mod openapi;
 mod pipeline;
 mod registry;

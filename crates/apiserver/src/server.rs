@@ -79,14 +79,16 @@ impl From<crate::storage::WriteError> for ServerError {
     fn from(error: crate::storage::WriteError) -> Self {
         match error {
             crate::storage::WriteError::Unmet(revision) => Self::Unmet(revision),
+            crate::storage::WriteError::Claimed(revision) => Self::Claimed(revision),
             crate::storage::WriteError::Store(error) => Self::Api(store_error(error)),
         }
     }
 }
 
-/// Inside a write: either what the client is told, or that the object changed meanwhile.
+/// Inside a write: either what the client is told, or that the object, or what it claims, changed meanwhile.
 pub(crate) enum ServerError {
     Unmet(i64),
+    Claimed(i64),
     Api(ApiError),
 }
 

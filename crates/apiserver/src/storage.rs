@@ -1,6 +1,7 @@
 //! The API server's view of the store: one cache per stored resource, and writes that compare and set.
 
 mod cache;
+pub(crate) mod claims;
 mod feed;
 mod stored;
 mod writes;

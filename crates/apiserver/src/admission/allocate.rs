@@ -1,67 +1,29 @@
-//! Cluster addresses and node ports of services: each is given to one service at a time.
-//!
-//! What is taken is read from the services themselves; a reservation covers the time between the choice and the moment
-//! the written service is seen by everyone.
+//! Cluster addresses and node ports of services: chooses ones that look free. That each is given to one service only is
+//! ensured by the write itself, which claims them in the store; one that comes too late chooses again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
-use parking_lot::Mutex;
+use bytes::Bytes;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
-use super::{Attributes, Operation};
+use super::Attributes;
 use crate::server::ApiServer;
-
-/// Longer than any write takes to reach the cache.
-const LINGER: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Item {
-    Address(IpAddr),
-    /// Protocols have node ports of their own.
-    Port(String, u16),
-}
+use crate::storage::{Cache, claims};
 
 pub(crate) struct Allocator {
     range: (IpAddr, u8),
     ports: RangeInclusive<u16>,
-    reserved: Reserved,
-}
-
-/// What is chosen but not yet seen in a service; with the time of release once the write is over.
-type Reserved = Arc<Mutex<HashMap<Item, Option<Instant>>>>;
-
-/// Reserved items; given back when dropped.
-pub(crate) struct Held {
-    items: Vec<Item>,
-    reserved: Option<Reserved>,
-}
-
-impl Held {
-    pub(crate) fn nothing() -> Self {
-        Self { items: Vec::new(), reserved: None }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let Some(reserved) = &self.reserved else { return };
-        let mut reserved = reserved.lock();
-        for item in &self.items {
-            reserved.insert(item.clone(), Some(Instant::now()));
-        }
-    }
 }
 
 impl Allocator {
     pub(crate) fn new(range: (IpAddr, u8), ports: RangeInclusive<u16>) -> Self {
-        Self { range, ports, reserved: Arc::default() }
+        Self { range, ports }
     }
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -85,76 +47,49 @@ impl Allocator {
     }
 }
 
-/// Gives a service the addresses and ports it needs.
+/// Gives a service the addresses and ports it needs. The caches must be current.
 pub(super) fn service(
     server: &Arc<ApiServer>,
     attributes: &Attributes<'_>,
     service: &mut Object,
-) -> Result<Held, ApiError> {
-    let allocator = &server.allocator;
-    let (taken, owned) = taken(attributes);
-    let mut reserved = allocator.reserved.lock();
-    reserved.retain(|_, released| released.is_none_or(|at| at.elapsed() < LINGER));
-    let mut claim = Claim { allocator, taken: &taken, owned: &owned, reserved: &mut reserved, items: Vec::new() };
+) -> Result<(), ApiError> {
+    let services = attributes.served.cache.as_ref();
+    let own = services.and_then(|cache| cache.get(&attributes.served.key(attributes.namespace, attributes.name)));
+    let ip_addresses = server.registry.stored("networking.k8s.io", "ipaddresses");
+    let mut claim = Claim {
+        allocator: &server.allocator,
+        own: own.map(|stored| claims::of(&stored.decode())).unwrap_or_default(),
+        ip_addresses: ip_addresses.and_then(|served| served.cache.as_ref()),
+        taken: if wants_node_ports(service) { taken(services) } else { HashSet::new() },
+    };
     let outcome = addresses(&mut claim, service).and_then(|()| node_ports(&mut claim, service));
-    let items = claim.items;
-    if let Err(error) = outcome {
-        for item in &items {
-            reserved.remove(item);
-        }
-        return Err(ApiError::invalid("", "Service", service.name(), &[error]));
-    }
-    if attributes.dry_run || attributes.operation == Operation::Delete {
-        reserved.retain(|item, _| !items.contains(item));
-        return Ok(Held::nothing());
-    }
-    Ok(Held { items, reserved: Some(allocator.reserved.clone()) })
+    outcome.map_err(|error| ApiError::invalid("", "Service", service.name(), &[error]))
 }
 
-/// What other services hold, and what this one holds already.
-fn taken(attributes: &Attributes<'_>) -> (HashSet<Item>, HashSet<Item>) {
-    let (mut taken, mut owned) = (HashSet::new(), HashSet::new());
-    let snapshot = attributes.served.cache.as_ref().map(|cache| cache.snapshot());
-    let own = attributes.served.key(attributes.namespace, attributes.name);
-    for stored in snapshot.iter().flat_map(|s| s.objects.values()) {
-        let service = stored.decode();
-        let taken = if *stored.key == *own { &mut owned } else { &mut taken };
-        let addresses = service.at(&["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten();
-        taken.extend(addresses.filter_map(|a| a.as_str()?.parse().ok()).map(Item::Address));
-        for port in service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten() {
-            let number = port.get("nodePort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
-            let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
-            taken.extend(number.map(|number| Item::Port(protocol.to_owned(), number)));
-        }
-    }
-    (taken, owned)
+/// What all services hold.
+fn taken(services: Option<&Arc<Cache>>) -> HashSet<String> {
+    let snapshot = services.map(|cache| cache.snapshot());
+    let all = snapshot.iter().flat_map(|snapshot| snapshot.objects.values());
+    all.flat_map(|stored| claims::of(&stored.decode()).into_keys()).collect()
 }
 
 struct Claim<'a> {
     allocator: &'a Allocator,
-    taken: &'a HashSet<Item>,
-    owned: &'a HashSet<Item>,
-    reserved: &'a mut HashMap<Item, Option<Instant>>,
-    items: Vec<Item>,
+    /// What the service holds already: two updates of one service do not compete.
+    own: BTreeMap<String, Bytes>,
+    ip_addresses: Option<&'a Arc<Cache>>,
+    taken: HashSet<String>,
 }
 
 impl Claim<'_> {
-    fn take(&mut self, item: Item) -> bool {
-        if self.owned.contains(&item) {
-            return true; // Its own: two updates of one service do not compete.
-        }
-        let in_flight = self.reserved.get(&item).is_some_and(Option::is_none);
-        if self.taken.contains(&item) || in_flight || self.items.contains(&item) {
-            return false;
-        }
-        self.reserved.insert(item.clone(), None);
-        self.items.push(item);
-        true
+    fn address(&self, address: IpAddr) -> bool {
+        self.own.contains_key(&format!("{}{address}", claims::ADDRESSES))
+            || self.ip_addresses.is_none_or(|cache| cache.get(&address.to_string()).is_none())
     }
 
-    /// A fresh choice also avoids what was released a moment ago.
-    fn is_quiet(&self, item: &Item) -> bool {
-        !self.reserved.contains_key(item)
+    fn port(&mut self, protocol: &str, number: u16) -> bool {
+        let key = format!("{}{protocol}/{number}", claims::NODE_PORTS);
+        self.own.contains_key(&key) || self.taken.insert(key)
     }
 }
 
@@ -172,10 +107,8 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
     let address = match asked.as_str() {
         "None" => "None".to_owned(),
         "" => {
-            let free = (0..10_000).filter_map(|_| claim.allocator.candidate()).find(|address| {
-                let item = Item::Address(*address);
-                claim.is_quiet(&item) && claim.take(item)
-            });
+            let mut candidates = (0..10_000).filter_map(|_| claim.allocator.candidate());
+            let free = candidates.find(|address| claim.address(*address));
             let free = free.ok_or_else(|| {
                 FieldError::invalid("spec.clusterIPs", json!([]), "failed to allocate a serviceIP: range is full")
             })?;
@@ -198,7 +131,7 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
                     "the provided IP ({text}) is not in the valid range. The range of valid IPs is {base}/{bits}"
                 )));
             }
-            if !claim.take(Item::Address(address)) {
+            if !claim.address(address) {
                 return Err(refuse("provided IP is already allocated"));
             }
             text.to_owned()
@@ -212,12 +145,16 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
     Ok(())
 }
 
+fn wants_node_ports(service: &Object) -> bool {
+    match service.text(&["spec", "type"]) {
+        "NodePort" => true,
+        "LoadBalancer" => service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false)),
+        _ => false,
+    }
+}
+
 fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldError> {
-    let kind = service.text(&["spec", "type"]);
-    let wanted = kind == "NodePort"
-        || (kind == "LoadBalancer"
-            && service.at(&["spec", "allocateLoadBalancerNodePorts"]) != Some(&Value::Bool(false)));
-    if !wanted {
+    if !wants_node_ports(service) {
         return Ok(());
     }
     let range = claim.allocator.ports.clone();
@@ -235,17 +172,14 @@ fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldEr
                 );
                 return Err(FieldError::invalid(path, number, detail));
             }
-            Some(number) if !claim.take(Item::Port(protocol.clone(), number)) => {
+            Some(number) if !claim.port(&protocol, number) => {
                 return Err(FieldError::invalid(path, number, "provided port is already allocated"));
             }
             Some(number) => number,
             None => {
                 let candidates = (0..10_000).map(|_| rand::rng().random_range(range.clone()));
                 let mut candidates = candidates.chain(range.clone());
-                let free = candidates.find(|number| {
-                    let item = Item::Port(protocol.clone(), *number);
-                    claim.is_quiet(&item) && claim.take(item)
-                });
+                let free = candidates.find(|number| claim.port(&protocol, *number));
                 free.ok_or_else(|| FieldError::invalid(path, 0, "failed to allocate a nodePort: range is full"))?
             }
         };

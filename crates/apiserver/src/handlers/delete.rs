@@ -166,7 +166,9 @@ impl Writer<'_> {
         loop {
             match self.delete_once(namespace, name, options).await {
                 Ok(deleted) => return Ok(deleted),
-                Err(ServerError::Unmet(revision)) => self.server.feed.reached(revision).await,
+                Err(ServerError::Unmet(revision) | ServerError::Claimed(revision)) => {
+                    self.server.feed.reached(revision).await;
+                }
                 Err(ServerError::Api(error)) => return Err(error),
             }
         }
@@ -175,16 +177,10 @@ impl Writer<'_> {
     async fn delete_once(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, ServerError> {
         let (stored, old) = self.current(namespace, name).await?;
         self.check_preconditions(&old, options)?;
-        let attributes = Attributes {
-            operation: Operation::Delete,
-            served: self.served,
-            namespace,
-            name,
-            subresource: "",
-            dry_run: self.dry_run,
-        };
+        let attributes =
+            Attributes { operation: Operation::Delete, served: self.served, namespace, name, subresource: "" };
         let mut seen = old.clone();
-        let _held = admission::validate(self.server, &attributes, &mut seen).await?;
+        admission::validate(self.server, &attributes, &mut seen).await?;
         let mut new = old.clone();
         propagate(&mut new, options.propagation_policy.as_deref());
         let grace = self.served.strategy.grace_period(&old, options.grace_period_seconds).unwrap_or(0);

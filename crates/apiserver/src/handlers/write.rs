@@ -55,8 +55,7 @@ impl Writer<'_> {
     }
 
     fn attributes<'a>(&'a self, operation: Operation, namespace: &'a str, name: &'a str) -> Attributes<'a> {
-        let (subresource, dry_run) = (self.subresource, self.dry_run);
-        Attributes { operation, served: self.served, namespace, name, subresource, dry_run }
+        Attributes { operation, served: self.served, namespace, name, subresource: self.subresource }
     }
 
     /// The object now, in the served version.
@@ -91,21 +90,32 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
-        let _held = admission::validate(self.server, &attributes, &mut object).await?;
+        for _ in 0..MAX_RETRIES {
+            // Another may claim what is chosen here before it is written: then the choice is made again.
+            let mut chosen = object.clone();
+            admission::validate(self.server, &attributes, &mut chosen).await?;
+            match self.insert(namespace, &name, chosen).await {
+                Ok(created) => return Ok(created),
+                Err(ServerError::Claimed(revision)) => self.server.feed.reached(revision).await,
+                Err(ServerError::Unmet(_)) => {
+                    return Err(ApiError::already_exists(self.served.group_resource(), &name));
+                }
+                Err(ServerError::Api(error)) => return Err(error),
+            }
+        }
+        Err(ApiError::conflict(self.served.group_resource(), &name, "what it claims is taken by others too often"))
+    }
+
+    /// Writes an object that must not be there yet.
+    async fn insert(&self, namespace: &str, name: &str, mut object: Object) -> Result<Object, ServerError> {
+        let (cache, key) = (self.cache()?, self.served.key(namespace, name));
         if self.dry_run {
-            let taken = self.cache()?.get(&self.served.key(namespace, &name)).is_some();
-            return if taken { Err(ApiError::already_exists(self.served.group_resource(), &name)) } else { Ok(object) };
+            return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(object) };
         }
         let stored = convert::to_storage(self.served, object.clone());
-        let key = self.served.key(namespace, &name);
-        match self.cache()?.put(self.server.store(), &key, &stored, Precondition::Absent).await.map_err(Into::into) {
-            Ok(revision) => {
-                object.metadata().insert("resourceVersion".into(), revision.to_string().into());
-                Ok(object)
-            }
-            Err(ServerError::Unmet(_)) => Err(ApiError::already_exists(self.served.group_resource(), &name)),
-            Err(ServerError::Api(error)) => Err(error),
-        }
+        let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent).await?;
+        object.metadata().insert("resourceVersion".into(), revision.to_string().into());
+        Ok(object)
     }
 
     fn name_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
@@ -146,7 +156,9 @@ impl Writer<'_> {
             let new = change(&old)?;
             match self.replace(namespace, name, &stored, &old, new).await {
                 Ok(object) => return Ok(object),
-                Err(ServerError::Unmet(revision)) => self.server.feed.reached(revision).await,
+                Err(ServerError::Unmet(revision) | ServerError::Claimed(revision)) => {
+                    self.server.feed.reached(revision).await;
+                }
                 Err(ServerError::Api(error)) => return Err(error),
             }
         }
@@ -198,7 +210,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
-        let _held = admission::validate(self.server, &attributes, &mut new).await?;
+        admission::validate(self.server, &attributes, &mut new).await?;
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
         if self.dry_run {
             return Ok(new);

@@ -1,12 +1,14 @@
 //! Compare-and-set writes of single objects.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::Object;
 use bytes::Bytes;
-use store::{Compare, Op, Store, StoreError, Txn};
+use store::{Compare, Op, OpResult, Range, Store, StoreError, Txn};
 
 use super::cache::Cache;
+use super::claims;
 
 const LEASE_SHARED: Duration = Duration::from_secs(60);
 
@@ -23,6 +25,9 @@ pub(crate) enum WriteError {
     /// The precondition does not hold (any more); the caches must reach this revision before a retry makes sense.
     #[error("the object is not as expected at revision {0}")]
     Unmet(i64),
+    /// The object is as expected, but something it was to hold is another's since this revision at the latest.
+    #[error("what the object claims is taken at revision {0}")]
+    Claimed(i64),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -32,7 +37,7 @@ impl Cache {
         format!("{}{key}", self.prefix).into()
     }
 
-    /// Writes an object; answers its new revision.
+    /// Writes an object, with what it claims; answers its new revision.
     pub(crate) async fn put(
         &self,
         store: &dyn Store,
@@ -40,10 +45,13 @@ impl Cache {
         object: &Object,
         precondition: Precondition,
     ) -> Result<i64, WriteError> {
-        let key = self.store_key(key);
         let lease = self.lease(store).await?;
-        let put = Op::Put { key: key.clone(), value: api::object::canonical(object).into(), lease };
-        transact(store, key, precondition, put).await
+        let mut write = self.write(key, precondition)?;
+        write.txn.success.push(Op::Put { key: write.key.clone(), value: api::object::canonical(object).into(), lease });
+        if self.prefix == claims::SERVICES {
+            write.claim(claims::of(object));
+        }
+        write.perform(store).await
     }
 
     /// The lease that what is written now hangs on; 0 for what stays. Writes of the same minute share one.
@@ -61,17 +69,67 @@ impl Cache {
     }
 
     pub(crate) async fn delete(&self, store: &dyn Store, key: &str, revision: i64) -> Result<i64, WriteError> {
+        let mut write = self.write(key, Precondition::At(revision))?;
+        write.txn.success.push(Op::Delete { key: write.key.clone(), end: None });
+        write.claim(BTreeMap::new());
+        write.perform(store).await
+    }
+
+    fn write(&self, key: &str, precondition: Precondition) -> Result<Write, WriteError> {
+        let mut held = BTreeMap::new();
+        if let (claims::SERVICES, Precondition::At(expected)) = (self.prefix.as_str(), precondition) {
+            // What it was computed from came from this cache, so the cache has it or something newer.
+            match self.get(key) {
+                Some(stored) if stored.revision == expected => held = claims::of(&stored.decode()),
+                newer => return Err(WriteError::Unmet(newer.map_or(0, |stored| stored.revision))),
+            }
+        }
+        let expected = match precondition {
+            Precondition::Absent => 0,
+            Precondition::At(revision) => revision,
+        };
         let key = self.store_key(key);
-        transact(store, key.clone(), Precondition::At(revision), Op::Delete { key, end: None }).await
+        let compares = vec![Compare::ModRevision { key: key.clone(), is: expected }];
+        Ok(Write { key, expected, held, txn: Txn { compares, ..Txn::default() } })
     }
 }
 
-async fn transact(store: &dyn Store, key: Bytes, precondition: Precondition, op: Op) -> Result<i64, WriteError> {
-    let expected = match precondition {
-        Precondition::Absent => 0,
-        Precondition::At(revision) => revision,
-    };
-    let compare = Compare::ModRevision { key, is: expected };
-    let result = store.txn(Txn { compares: vec![compare], success: vec![op], failure: vec![] }).await?;
-    if result.succeeded { Ok(result.revision) } else { Err(WriteError::Unmet(result.revision)) }
+/// One object's transaction while it is put together.
+struct Write {
+    key: Bytes,
+    expected: i64,
+    /// What the object claims so far.
+    held: BTreeMap<String, Bytes>,
+    txn: Txn,
+}
+
+impl Write {
+    /// From now on it claims these: new ones must be free, old ones are given back.
+    fn claim(&mut self, wanted: BTreeMap<String, Bytes>) {
+        for key in self.held.keys().filter(|key| !wanted.contains_key(*key)) {
+            self.txn.success.push(Op::delete(key.clone()));
+        }
+        for (key, value) in wanted.into_iter().filter(|(key, _)| !self.held.contains_key(key)) {
+            self.txn.compares.push(Compare::ModRevision { key: key.clone().into(), is: 0 });
+            self.txn.success.push(Op::put(key, value));
+        }
+    }
+
+    async fn perform(mut self, store: &dyn Store) -> Result<i64, WriteError> {
+        // Which of the conditions failed is seen in the object itself.
+        let claiming = self.txn.compares.len() > 1;
+        if claiming {
+            self.txn.failure.push(Op::Range(Range { keys_only: true, ..Range::key(self.key) }));
+        }
+        let result = store.txn(self.txn).await?;
+        let found = match result.results.first() {
+            Some(OpResult::Range(range)) => range.kvs.first().map_or(0, |kv| kv.mod_revision),
+            _ => 0,
+        };
+        match result.succeeded {
+            true => Ok(result.revision),
+            false if claiming && found == self.expected => Err(WriteError::Claimed(result.revision)),
+            false => Err(WriteError::Unmet(result.revision)),
+        }
+    }
 }
