@@ -57,10 +57,10 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
     let listener = control_plane::bind((options.bind_address, options.secure_port), "--secure-port").await?;
     let drain = until_signalled()?;
     let embedded =
-        options.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;
+        options.etcd.etcd_servers.is_empty().then(|| control_plane::open_store(&options.store_dir)).transpose()?;
     let store: Arc<dyn store::Store> = match &embedded {
         Some(store) => store.clone(),
-        None => etcd::connect(&options, drain.clone()).await?,
+        None => etcd::connect(&options.etcd, drain.clone()).await?,
     };
     let kubelet_ca = options.kubelet_certificate_authority.as_deref().unwrap_or(&options.client_ca_file);
     let settings = Settings {

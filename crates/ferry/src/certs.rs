@@ -26,6 +26,16 @@ pub(crate) struct ApiServerCertificates {
 
 /// A serving certificate for every name the API server is called by, and the one it calls kubelets with.
 pub(crate) fn apiserver(pki: &Pki, host: &str, address: IpAddr, service_cidr: &str) -> Result<ApiServerCertificates> {
+    apiserver_at(pki, host, &[address], service_cidr)
+}
+
+/// The same for a server with several addresses.
+pub(crate) fn apiserver_at(
+    pki: &Pki,
+    host: &str,
+    addresses: &[IpAddr],
+    service_cidr: &str,
+) -> Result<ApiServerCertificates> {
     let names = [
         host,
         "localhost",
@@ -34,7 +44,8 @@ pub(crate) fn apiserver(pki: &Pki, host: &str, address: IpAddr, service_cidr: &s
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ];
-    let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST), first_host(parse_cidr(service_cidr)?.0)];
+    let always = [IpAddr::V4(Ipv4Addr::LOCALHOST), first_host(parse_cidr(service_cidr)?.0)];
+    let addresses = [addresses, &always].concat();
     Ok(ApiServerCertificates {
         serving: pki.server("apiserver", "kube-apiserver", &names, &addresses)?,
         kubelet_client: pki.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])?,

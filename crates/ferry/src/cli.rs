@@ -1,10 +1,14 @@
 //! The command line.
 
+pub(crate) mod server;
+pub(crate) mod state;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use self::server::Server;
 use crate::cluster::{KUBELET_PORT, POD_CIDR, SERVICE_CIDR};
 
 /// Kubernetes, whole, in one binary.
@@ -27,6 +31,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start a whole cluster on this machine, in the foreground
     Up(Up),
+    /// A control plane; several on one etcd are one cluster
+    Server(Server),
+    /// Save, look at and restore a cluster's state
+    Snapshot(state::Snapshot),
+    /// Move a cluster's state between the embedded store and etcd
+    Migrate(state::Migrate),
     /// The API server alone
     Apiserver(Apiserver),
     /// The controllers alone
@@ -91,15 +101,8 @@ pub(crate) struct Apiserver {
     /// Where the embedded store lives, if no etcd is named
     #[arg(long, default_value = "/var/lib/ferry/store")]
     pub(crate) store_dir: PathBuf,
-    /// An etcd cluster, or `ferry store`: `https://host:2379`, `unix:///path`
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) etcd_servers: Vec<String>,
-    #[arg(long)]
-    pub(crate) etcd_cafile: Option<PathBuf>,
-    #[arg(long)]
-    pub(crate) etcd_certfile: Option<PathBuf>,
-    #[arg(long)]
-    pub(crate) etcd_keyfile: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) etcd: state::Etcd,
     #[arg(long, default_value = "0.0.0.0")]
     pub(crate) bind_address: IpAddr,
     #[arg(long, default_value_t = 6443)]

@@ -88,15 +88,20 @@ pub(crate) fn unix(path: &Path) -> Result<Listener> {
     Ok(Listener::Unix(socket))
 }
 
-/// The store an API server is told to use.
-pub(crate) async fn connect(options: &cli::Apiserver, drain: CancellationToken) -> Result<Arc<dyn store::Store>> {
+/// An etcd cluster as a store.
+pub(crate) async fn client(options: &cli::state::Etcd) -> Result<Client> {
     let config = EtcdConfig {
         endpoints: options.etcd_servers.clone(),
         ca: options.etcd_cafile.clone(),
         cert: options.etcd_certfile.clone(),
         key: options.etcd_keyfile.clone(),
     };
-    let client: Arc<dyn store::Store> = Arc::new(Client::connect(config).await?);
+    Ok(Client::connect(config).await?)
+}
+
+/// The store an API server is told to use.
+pub(crate) async fn connect(options: &cli::state::Etcd, drain: CancellationToken) -> Result<Arc<dyn store::Store>> {
+    let client: Arc<dyn store::Store> = Arc::new(client(options).await?);
     tokio::spawn(compact(client.clone(), drain));
     Ok(client)
 }

@@ -11,10 +11,14 @@ mod hello;
 mod image;
 mod kubeconfig;
 mod logging;
+mod migrate;
 mod node;
 mod pki;
 mod preflight;
 mod progress;
+mod server;
+mod shared_pki;
+mod snapshot;
 mod tool;
 mod up;
 
@@ -49,6 +53,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     logging::init(cli.verbosity, cli.vmodule.as_deref(), matches!(cli.command, Command::Up(_)));
     match cli.command {
         Command::Up(options) => up::run(options).await,
+        Command::Server(options) => server::run(options).await,
+        Command::Snapshot(options) => snapshot::run(options).await,
+        Command::Migrate(options) => migrate::run(options).await,
         Command::Apiserver(options) => alone::apiserver(options).await,
         Command::ControllerManager(options) => alone::controller_manager(options).await,
         Command::Scheduler(options) => alone::scheduler(options).await,
