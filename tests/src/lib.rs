@@ -3,20 +3,29 @@
 //! The tests need root and use the machine's network, so they run one at a time (`cargo xtask test`).
 
 mod cluster;
+mod etcd;
 mod image;
 mod leaks;
 mod probe;
 mod processes;
+mod servers;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
+pub use etcd::{EtcdCluster, Member, etcd_tool};
 pub use image::{archive, text};
 pub use leaks::Leaks;
 pub use probe::{Load, dns_a, hello_pids, http_get};
 pub use processes::{Process, output, run};
+pub use servers::{READY_LIMIT, Server, start_servers};
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+
+/// The long versions of tests were asked for: `cargo xtask test --long`.
+pub fn long() -> bool {
+    std::env::var("FERRY_LONG").as_deref() == Ok("1")
+}
 
 /// Asks until the answer is there. For what only the outside world shows; everything else is awaited with `kubectl wait`.
 pub fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {

@@ -14,6 +14,7 @@ use crate::ferry_binary;
 pub struct Process {
     child: Child,
     pub log: PathBuf,
+    pub paused: bool,
 }
 
 impl Process {
@@ -27,11 +28,33 @@ impl Process {
             .stderr(file)
             .spawn()
             .with_context(|| program.display().to_string())?;
-        Ok(Self { child, log: log.to_owned() })
+        Ok(Self { child, log: log.to_owned(), paused: false })
     }
 
     pub fn ferry(arguments: &[&str], log: &Path) -> Result<Self> {
         Self::start(&ferry_binary(), arguments, log)
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+    }
+
+    /// Stops it in its tracks: its connections stay open, and nobody answers.
+    pub fn pause(&mut self) -> Result<()> {
+        self.paused = true;
+        self.signal(Signal::SIGSTOP)
+    }
+
+    pub fn resume(&mut self) -> Result<()> {
+        self.paused = false;
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// `kill -9`
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Fails with the process's own words if it has ended.
@@ -45,7 +68,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0)), Signal::SIGTERM);
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let _ = self.signal(Signal::SIGTERM);
+        // One that was paused hears it only now.
+        let _ = self.signal(Signal::SIGCONT);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(20) {
             if !matches!(self.child.try_wait(), Ok(None)) {
