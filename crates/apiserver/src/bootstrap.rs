@@ -55,7 +55,6 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
     claims::repair(server).await?;
-    publish_kubernetes_service(server).await?;
     crate::master_leases::start(server).await
 }
 
@@ -119,8 +118,8 @@ pub(crate) async fn ensure(
     }
 }
 
-/// Pods reach the API server as `kubernetes.default`.
-async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+/// Pods reach the API servers as `kubernetes.default`.
+pub(crate) async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let config = &server.config;
     let port = config.secure_port;
     let first = match config.service_cluster_ip_range.0 {

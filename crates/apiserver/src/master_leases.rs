@@ -15,7 +15,7 @@ use serde_json::json;
 use store::{Keys, Op, Range, StoreError, Txn};
 use tokio::time::Instant;
 
-use crate::bootstrap::ensure;
+use crate::bootstrap::{ensure, publish_kubernetes_service};
 use crate::server::{ApiServer, store_error};
 
 const PREFIX: &str = "/registry/masterleases/";
@@ -117,7 +117,7 @@ impl Announced {
     }
 }
 
-/// Writes the live servers into the endpoints. Nothing is written if they are as they should be.
+/// Writes the live servers into the endpoints of the service, which is made if it is not there. Nothing is written if they are as they should be.
 async fn reconcile(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let found = server.store().range(Range { keys_only: true, ..Range::prefix(PREFIX) }).await.map_err(store_error)?;
     let addresses =
@@ -126,6 +126,7 @@ async fn reconcile(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     if addresses.is_empty() {
         return Ok(()); // The last one to stop leaves what there was, as upstream does.
     }
+    publish_kubernetes_service(server).await?;
     let port = server.config.secure_port;
     let slice = json!({
         "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
