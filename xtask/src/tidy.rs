@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("cri", &[]),
     ("nft", &[]),
+    ("testkit", &[]),
     ("network", &["nft"]),
     ("client", &["api"]),
     ("apiserver", &["api", "store"]),

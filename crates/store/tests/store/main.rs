@@ -15,6 +15,8 @@ mod faults;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod linearizability;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod property;

@@ -18,6 +18,9 @@ enum Step {
     Delete(u8, u8),
     /// Puts two keys if the first was last changed `ago` revisions ago.
     Swap(u8, u8, Revision),
+    /// Puts a key on a lease, which is granted if it is not there.
+    Lease(u8, i64),
+    Revoke(i64),
     /// To so many revisions before now.
     Compact(Revision),
     Reopen,
@@ -31,6 +34,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         10 => (0..8u8, 0..200usize).prop_map(|(key, len)| Step::Put(key, len)),
         3 => (0..8u8, 0..8u8).prop_map(|(from, to)| Step::Delete(from, to)),
         3 => (0..8u8, 0..8u8, 0..4i64).prop_map(|(a, b, ago)| Step::Swap(a, b, ago)),
+        2 => (0..8u8, 1..4i64).prop_map(|(key, lease)| Step::Lease(key, lease)),
+        1 => (1..4i64).prop_map(Step::Revoke),
         2 => (0..6i64).prop_map(Step::Compact),
         1 => Just(Step::Reopen),
         1 => (0..6usize, plan, any::<u8>()).prop_map(|(after, plan, share)| Step::Crash(after, plan, share)),
@@ -53,6 +58,9 @@ fn txn_of(step: &Step, revision: Revision) -> Option<Txn> {
             success: vec![Op::put(key(*a), "swapped"), Op::put(key(b.max(&(a + 1)) + 8), "swapped")],
             failure: vec![Op::Range(all(0))],
         },
+        Step::Lease(index, lease) => {
+            Txn { success: vec![Op::Put { key: key(*index), value: "leased".into(), lease: *lease }], ..Txn::default() }
+        }
         _ => return None,
     })
 }
@@ -107,7 +115,19 @@ impl Run<'_> {
                     result => assert_eq!(format!("{result:?}"), format!("{:?}", self.model.compact(to).await)),
                 }
             }
+            Step::Revoke(lease) => match self.engine().lease_revoke(*lease).await {
+                Err(StoreError::Poisoned(_)) => {
+                    self.reopen();
+                    if !self.engine().leases().await.unwrap().contains(lease) {
+                        let _ = self.model.lease_revoke(*lease).await;
+                    }
+                }
+                result => assert_eq!(format!("{result:?}"), format!("{:?}", self.model.lease_revoke(*lease).await)),
+            },
             _ => {
+                if let Step::Lease(_, lease) = step {
+                    self.grant(*lease).await;
+                }
                 let txn = txn_of(step, revision).unwrap();
                 match self.engine().txn(txn.clone()).await {
                     Err(StoreError::Poisoned(_)) => {
@@ -123,6 +143,19 @@ impl Run<'_> {
         self.agree().await;
     }
 
+    /// Long enough that it does not end by itself.
+    async fn grant(&mut self, lease: i64) {
+        match self.engine().lease_grant(3600, lease).await {
+            Err(StoreError::Poisoned(_)) => {
+                self.reopen();
+                // The disk is healthy again; whether the first try arrived does not matter.
+                let _ = self.engine().lease_grant(3600, lease).await;
+                let _ = self.model.lease_grant(3600, lease).await;
+            }
+            result => assert_eq!(format!("{result:?}"), format!("{:?}", self.model.lease_grant(3600, lease).await)),
+        }
+    }
+
     /// A crash: what was not synced may be lost, then everything starts again on a healthy disk.
     fn reopen(&mut self) {
         self.engine = None;
@@ -136,6 +169,7 @@ impl Run<'_> {
         let (engine, model) = (self.engine(), &self.model);
         let revision = model.revision().await.unwrap();
         assert_eq!(engine.revision().await.unwrap(), revision);
+        assert_eq!(engine.leases().await.unwrap(), model.leases().await.unwrap());
         let mut oldest = None;
         for at in (1..=revision).rev().take(30) {
             match (engine.range(all(at)).await, model.range(all(at)).await) {
@@ -158,7 +192,7 @@ impl Run<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if testkit::long() { 10_000 } else { 250 }, ..ProptestConfig::default() })]
     #[test]
     fn the_engine_agrees_with_the_model_through_restarts_and_crashes(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
