@@ -35,6 +35,7 @@ pub struct Member {
 impl EtcdCluster {
     pub fn start(dir: &Path, size: usize) -> Result<Self> {
         let program = etcd_tool("etcd")?;
+        std::fs::create_dir_all(dir)?;
         let ports = free_ports(&["127.0.0.1"], 2 * size)?;
         let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let (clients, peers) = urls.split_at(size);

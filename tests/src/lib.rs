@@ -24,11 +24,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The long versions of tests were asked for: `cargo xtask test --long`.
-pub fn long() -> bool {
-    std::env::var("FERRY_LONG").as_deref() == Ok("1")
-}
-
 /// Asks until the answer is there. For what only the outside world shows; everything else is awaited with `kubectl wait`.
 pub fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let begun = Instant::now();

@@ -21,7 +21,7 @@ pub struct Server {
     pub process: Option<Process>,
 }
 
-/// Starts `size` servers at once and waits until all are ready.
+/// Starts `size` servers at once and waits until all are ready. Without an etcd, one keeps its state itself.
 pub fn start_servers(dir: &Path, size: usize, etcd: &str, more: &[&str]) -> Result<Vec<Server>> {
     // All servers of a cluster have the same port.
     let addresses: Vec<String> = (0..size).map(address).collect();
@@ -33,11 +33,12 @@ pub fn start_servers(dir: &Path, size: usize, etcd: &str, more: &[&str]) -> Resu
         let dir = dir.join(format!("server-{index}"));
         std::fs::create_dir_all(&dir)?;
         let data = dir.display().to_string();
-        let flags = [
-            ["--data-dir", &data, "--etcd-servers", etcd, "--token", "of the test"],
-            ["--bind-address", &address, "--secure-port", &port, "--advertise-address", &advertised],
-        ];
-        let arguments = ["server", "--v", "2"].iter().chain(flags.as_flattened()).chain(more);
+        let mut flags = vec!["server", "--v", "2", "--data-dir", &data, "--token", "of the test"];
+        flags.extend(["--bind-address", &address, "--secure-port", &port, "--advertise-address", &advertised]);
+        if !etcd.is_empty() {
+            flags.extend(["--etcd-servers", etcd]);
+        }
+        let arguments = flags.iter().chain(more);
         let arguments = arguments.map(ToString::to_string).collect();
         let mut server = Server { dir, address, advertised, arguments, starts: 0, process: None };
         server.start()?;

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{EtcdCluster, Server, eventually, long, start_servers};
+use e2e::{EtcdCluster, Server, eventually, start_servers};
+use testkit::long;
 
 /// A lease of 15 s runs out, is noticed, caches fill; on a machine that has better things to do.
 const FAILOVER_LIMIT: Duration = Duration::from_secs(90);

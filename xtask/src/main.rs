@@ -30,7 +30,8 @@ fn run() -> Result<()> {
         other => bail!(
             "usage: cargo xtask codegen    write the schema tables\n       \
              cargo xtask tidy       check the rules of the house\n       \
-             cargo xtask test [STEP…]  install what tests need, then run fmt, clippy, tidy, unit and end-to-end tests\n\
+             cargo xtask test [--long] [STEP…]  install what tests need, then run fmt, clippy, tidy, unit and end-to-end \
+             tests; the long version crashes and races for an hour\n\
              (got {other:?})"
         ),
     }

@@ -8,27 +8,36 @@ use anyhow::{Result, bail, ensure};
 
 use crate::{packages, tidy};
 
-type Step = (&'static str, fn() -> Result<()>);
+/// A step's name, and what it does: the usual, or the long version.
+type Step = (&'static str, fn(Length) -> Result<()>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    Usual,
+    Long,
+}
 
 const STEPS: [Step; 6] = [
-    ("packages", packages::install),
-    ("fmt", || cargo(&["fmt", "--all", "--check"])),
-    ("tidy", tidy::run),
-    ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
+    ("packages", |_| packages::install()),
+    ("fmt", |length| cargo(&["fmt", "--all", "--check"], length)),
+    ("tidy", |_| tidy::run()),
+    ("clippy", |length| cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], length)),
     // Tests of networks and containers share the machine's namespaces and cgroups.
-    ("unit", || cargo(&["test", "--workspace", "--exclude", "e2e", "--quiet"])),
+    ("unit", |length| cargo(&["test", "--workspace", "--exclude", "e2e", "--quiet"], length)),
     ("end-to-end", end_to_end),
 ];
 
-pub(crate) fn run(only: &[&str]) -> Result<()> {
-    for name in only {
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    let length = if arguments.contains(&"--long") { Length::Long } else { Length::Usual };
+    let only: Vec<&str> = arguments.iter().copied().filter(|name| *name != "--long").collect();
+    for name in &only {
         ensure!(STEPS.iter().any(|(known, _)| known == name), "there is no step {name:?}");
     }
     let mut results: Vec<(&str, bool, Duration)> = Vec::new();
     for (name, step) in STEPS.iter().filter(|(name, _)| only.is_empty() || only.contains(name)) {
         say(&format!("── {name}"));
         let begun = Instant::now();
-        let outcome = step();
+        let outcome = step(length);
         if let Err(error) = &outcome {
             say(&format!("{error:#}"));
         }
@@ -44,12 +53,12 @@ pub(crate) fn run(only: &[&str]) -> Result<()> {
 }
 
 /// The release binary with the real kubectl, one test at a time: they share the machine's network.
-fn end_to_end() -> Result<()> {
-    cargo(&["build", "--release", "--package", "ferry"])?;
-    cargo(&["test", "--package", "e2e", "--", "--test-threads=1", "--nocapture"])
+fn end_to_end(length: Length) -> Result<()> {
+    cargo(&["build", "--release", "--package", "ferry"], length)?;
+    cargo(&["test", "--package", "e2e", "--", "--test-threads=1", "--nocapture"], length)
 }
 
-fn cargo(arguments: &[&str]) -> Result<()> {
+fn cargo(arguments: &[&str], length: Length) -> Result<()> {
     // A failed test says why in its own words; a backtrace only buries them. What the first step installed is not to be
     // found missing.
     let status = Command::new(env!("CARGO"))
@@ -57,6 +66,7 @@ fn cargo(arguments: &[&str]) -> Result<()> {
         .current_dir(crate::root()?)
         .env("RUST_BACKTRACE", "0")
         .env("FERRY_REQUIRE_ETCD", "1")
+        .env("FERRY_LONG", if length == Length::Long { "1" } else { "0" })
         .status()?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
     Ok(())

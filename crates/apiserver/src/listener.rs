@@ -78,7 +78,9 @@ impl ApiServer {
             }
         }
         drop(listener);
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await;
+        self.tasks.close();
+        let ended = futures::future::join(graceful.shutdown(), self.tasks.wait());
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, ended).await;
     }
 }
 

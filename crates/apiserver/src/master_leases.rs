@@ -36,7 +36,7 @@ pub(crate) async fn start(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let mut announced = Announced { server: server.clone(), lease: 0 };
     announced.announce().await.map_err(store_error)?;
     reconcile(server).await?;
-    tokio::spawn(announced.run());
+    server.tasks.spawn(announced.run());
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::ApiError;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admission::allocate::Allocator;
 use crate::auth::rbac::Rbac;
@@ -50,6 +51,8 @@ pub struct ApiServer {
     pub(crate) rbac: Rbac,
     pub(crate) allocator: Allocator,
     pub(crate) drain: CancellationToken,
+    /// What must have ended before serving has.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl ApiServer {
@@ -65,7 +68,7 @@ impl ApiServer {
         tokio::spawn(feed.clone().run());
         let rbac = Rbac::new(&registry);
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
-        let server = Arc::new(Self { config, feed, registry, rbac, allocator, drain });
+        let server = Arc::new(Self { config, feed, registry, rbac, allocator, drain, tasks: TaskTracker::new() });
         crate::bootstrap::run(&server).await?;
         Ok(server)
     }
