@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 mod schema_or;
-mod wire;
+pub mod wire;
 
 use serde_json::Value;
 

@@ -1,29 +1,63 @@
-//! OpenAPI v3, one document per group and version, built when first asked for.
+//! OpenAPI: version 3 as one document per group and version, version 2 as one for all; each is built when first asked for,
+//! beside the requests, and never again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod gnostic;
+mod operations;
+mod schemas;
+mod v2;
+
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use ::http::{HeaderValue, Response, StatusCode, header};
+use ::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use api::ApiError;
-use api::schema::{Field, Shape, Topology, Type, docs, generated::KINDS};
+use api::resources::Subresource;
+use api::schema::Type;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use self::schemas::Schemas;
 use crate::http::{Body, respond, respond_bytes};
 use crate::pipeline::Context;
-use crate::registry::Served;
+use crate::registry::{Registry, Served};
 use crate::server::ApiServer;
 
-/// Built documents by their path below `/openapi/v3/`; the built-in ones never change.
-static BUILT: OnceLock<Mutex<HashMap<String, (Bytes, String)>>> = OnceLock::new();
+/// What is asked for is no media type by the rules, so the answer is named otherwise.
+const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const V2_JSON: &str = "application/json";
 
-pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
-    let path = context.info.path.trim_matches('/');
-    match path.strip_prefix("openapi/v3") {
-        Some("") => Ok(respond(StatusCode::OK, &context.accept()?, &index(server))),
-        Some(rest) => document(server, context, rest.trim_start_matches('/')),
-        None => Err(ApiError::not_acceptable("OpenAPI is served in version 3: use /openapi/v3")),
+/// A document and the digest that names its content.
+#[derive(Clone)]
+struct Built {
+    bytes: Bytes,
+    digest: Arc<str>,
+}
+
+/// By path; the documents of the built-in groups change with the binary alone.
+static BUILT: OnceLock<Mutex<HashMap<String, Built>>> = OnceLock::new();
+
+pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
+    match context.info.path.trim_matches('/') {
+        "openapi/v3" => Ok(respond(StatusCode::OK, &context.accept()?, &index(server).await?)),
+        "openapi/v2" => version_two(server, context).await,
+        path => {
+            let path = path.strip_prefix("openapi/v3/").ok_or_else(ApiError::no_such_resource)?.to_owned();
+            if !server.registry.all().iter().any(|served| path_of(served) == path) {
+                return Err(ApiError::no_such_resource());
+            }
+            let built = document(server, path.clone()).await?;
+            let mut response = match context.query.get("hash") {
+                Some(hash) if hash != &*built.digest => moved(&path, &built),
+                _ => respond_built(&context.headers, &built, "application/json"),
+            };
+            if context.query.get("hash") == Some(&*built.digest) {
+                let for_ever = HeaderValue::from_static("public, immutable");
+                response.headers_mut().insert(header::CACHE_CONTROL, for_ever);
+            }
+            Ok(response)
+        }
     }
 }
 
@@ -34,241 +68,105 @@ fn path_of(served: &Served) -> String {
     }
 }
 
-fn index(server: &ApiServer) -> Value {
-    let paths: BTreeSet<String> = server.registry.all().iter().map(|served| path_of(served)).collect();
-    let entries: Map<String, Value> = paths
-        .into_iter()
-        .map(|path| {
-            // The documents of built-in groups change with the binary alone.
-            let hash =
-                ring::digest::digest(&ring::digest::SHA256, format!("{path}{}", env!("CARGO_PKG_VERSION")).as_bytes());
-            let hash: String = hash.as_ref().iter().map(|b| format!("{b:02X}")).collect();
-            let url = format!("/openapi/v3/{path}?hash={hash}");
-            (path, json!({"serverRelativeURL": url}))
-        })
-        .collect();
-    json!({"paths": entries})
+/// The type a subresource takes and gives; streams have none.
+fn type_of(served: &Served, subresource: &Subresource) -> Option<&'static Type> {
+    let own = (served.info.group.clone(), served.info.version.clone());
+    let (group, version) = subresource.group_version.as_ref().unwrap_or(&own);
+    api::schema::of_kind(group, version, &subresource.kind)
 }
 
-fn document(server: &ApiServer, context: &Context, path: &str) -> Result<Response<Body>, ApiError> {
+/// Where each document is, by a name that changes with its content, so that clients may keep it for ever.
+async fn index(server: &Arc<ApiServer>) -> Result<Value, ApiError> {
+    let paths: BTreeSet<String> = server.registry.all().iter().map(|served| path_of(served)).collect();
+    let mut entries = Map::new();
+    for path in paths {
+        let built = document(server, path.clone()).await?;
+        let url = format!("/openapi/v3/{path}?hash={}", built.digest);
+        entries.insert(path, json!({"serverRelativeURL": url}));
+    }
+    Ok(json!({"paths": entries}))
+}
+
+async fn document(server: &Arc<ApiServer>, path: String) -> Result<Built, ApiError> {
+    let wanted = path.clone();
+    built(server, &path, move |registry| version_three(registry, &wanted).to_string().into_bytes()).await
+}
+
+/// The document of a key, built on a thread of its own the first time.
+async fn built(
+    server: &Arc<ApiServer>,
+    key: &str,
+    build: impl FnOnce(&Registry) -> Vec<u8> + Send + 'static,
+) -> Result<Built, ApiError> {
     let cache = BUILT.get_or_init(Mutex::default);
-    let known = cache.lock().get(path).cloned();
-    let (bytes, etag) = match known {
-        Some(known) => known,
-        None => {
-            let served: Vec<&Arc<Served>> = server.registry.all().iter().filter(|s| path_of(s) == path).collect();
-            if served.is_empty() {
-                return Err(ApiError::no_such_resource());
-            }
-            let bytes = Bytes::from(build(&served).to_string());
-            let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-            let etag = format!("\"{}\"", digest.as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>());
-            cache.lock().insert(path.to_owned(), (bytes.clone(), etag.clone()));
-            (bytes, etag)
-        }
-    };
-    let known = context.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    if let Some(known) = cache.lock().get(key) {
+        return Ok(known.clone());
+    }
+    let server = server.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let bytes = Bytes::from(build(&server.registry));
+        let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
+        let digest: String = digest.as_ref().iter().map(|b| format!("{b:02X}")).collect();
+        Built { bytes, digest: digest.into() }
+    });
+    let built = work.await.map_err(ApiError::internal)?;
+    Ok(cache.lock().entry(key.to_owned()).or_insert(built).clone())
+}
+
+fn respond_built(headers: &HeaderMap, built: &Built, content_type: &'static str) -> Response<Body> {
+    let etag = format!("\"{}\"", built.digest);
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let mut response = if known == Some(etag.as_str()) {
-        respond_bytes(StatusCode::NOT_MODIFIED, "application/json", "")
+        respond_bytes(StatusCode::NOT_MODIFIED, content_type, "")
     } else {
-        respond_bytes(StatusCode::OK, "application/json", bytes)
+        respond_bytes(StatusCode::OK, content_type, built.bytes.clone())
     };
     if let Ok(value) = HeaderValue::from_str(&etag) {
         response.headers_mut().insert(header::ETAG, value);
     }
-    Ok(response)
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
-fn build(served: &[&Arc<Served>]) -> Value {
-    let mut schemas = BTreeMap::new();
+/// Asked for by the name of another content.
+fn moved(path: &str, built: &Built) -> Response<Body> {
+    let mut response = respond_bytes(StatusCode::MOVED_PERMANENTLY, "application/json", "");
+    if let Ok(value) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={}", built.digest)) {
+        response.headers_mut().insert(header::LOCATION, value);
+    }
+    response
+}
+
+fn version_three(registry: &Registry, path: &str) -> Value {
+    let served: Vec<&Arc<Served>> = registry.all().iter().filter(|served| path_of(served) == path).collect();
+    let (group, version) = served.first().map_or(("", ""), |s| (s.info.group.as_str(), s.info.version.as_str()));
+    let mut schemas = Schemas::new(group, version);
     let mut paths = Map::new();
-    for served in served {
-        collect(&served.schema, &mut schemas);
-        list_schema(served, &mut schemas);
-        operations(served, &mut paths);
+    for served in &served {
+        schemas.add_resource(served);
+        operations::add(served, &mut paths);
     }
-    for name in ["DeleteOptions", "Status", "ListMeta", "WatchEvent", "Patch"] {
-        if let Some(schema) = api::schema::named(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}")) {
-            collect(schema, &mut schemas);
-        }
-    }
+    schemas.add_meta(served.iter().any(|served| served.cache.is_some()));
+    let token = json!({"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"});
     json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": crate::health::VERSION},
-        "paths": paths, "components": {"schemas": schemas},
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "unversioned"}, "paths": paths,
+        "components": {"schemas": schemas.found, "securitySchemes": {"BearerToken": token}},
     })
 }
 
-fn list_schema(served: &Served, schemas: &mut BTreeMap<String, Value>) {
-    if !served.info.verbs.iter().any(|verb| verb == "list") {
-        return;
-    }
-    let (name, kind) = (&served.schema.name, &served.info.kind);
-    let schema = json!({
-        "description": format!("{kind}List is a list of {kind} objects."), "type": "object", "required": ["items"],
-        "properties": {
-            "apiVersion": {"type": "string"}, "kind": {"type": "string"},
-            "items": {"type": "array", "items": {"allOf": [{"$ref": reference(name)}], "default": {}}},
-            "metadata": {"allOf": [{"$ref": reference("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta")}], "default": {}},
-        },
-        "x-kubernetes-group-version-kind": [{"group": served.info.group, "version": served.info.version, "kind": format!("{kind}List")}],
+/// `/openapi/v2` in JSON, or in the protobuf form that kubectl asks for.
+async fn version_two(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
+    let accept = context.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let wanted = accept.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+    let wanted = wanted.into_iter().find_map(|range| match range {
+        V2_PROTOBUF_ASKED | V2_PROTOBUF => Some(V2_PROTOBUF),
+        "" | "*/*" | "application/*" | V2_JSON => Some(V2_JSON),
+        _ => None,
     });
-    schemas.insert(format!("{name}List"), schema);
-}
-
-fn reference(name: &str) -> String {
-    format!("#/components/schemas/{name}")
-}
-
-/// Adds a type and everything it refers to.
-fn collect(schema: &Type, schemas: &mut BTreeMap<String, Value>) {
-    if schemas.contains_key(schema.name.as_ref()) {
-        return;
-    }
-    schemas.insert(schema.name.to_string(), Value::Null);
-    let texts = docs::of(&schema.name).unwrap_or_default();
-    let mut properties = Map::new();
-    for (index, field) in schema.fields.iter().enumerate() {
-        let text = texts.get(index + 1).copied().unwrap_or_default();
-        properties.insert(field.name.to_string(), property(field, text, schemas));
-    }
-    let mut value = json!({"type": "object"});
-    if let Some(map) = value.as_object_mut() {
-        if let Some(text) = texts.first().filter(|text| !text.is_empty()) {
-            map.insert("description".into(), (*text).into());
-        }
-        if !properties.is_empty() {
-            map.insert("properties".into(), Value::Object(properties));
-        }
-        let required: Vec<&str> =
-            schema.fields.iter().filter(|f| f.required && f.name != "metadata").map(|f| f.name.as_ref()).collect();
-        if !required.is_empty() {
-            map.insert("required".into(), json!(required));
-        }
-        let kinds: Vec<Value> = KINDS
-            .iter()
-            .filter(|(_, _, _, known)| known.name == schema.name)
-            .map(|(group, version, kind, _)| json!({"group": group, "version": version, "kind": kind}))
-            .collect();
-        if !kinds.is_empty() {
-            map.insert("x-kubernetes-group-version-kind".into(), kinds.into());
-        }
-    }
-    schemas.insert(schema.name.to_string(), value);
-}
-
-fn property(field: &Field, text: &str, schemas: &mut BTreeMap<String, Value>) -> Value {
-    let mut value = shape(&field.shape, schemas);
-    let Some(map) = value.as_object_mut() else { return value };
-    if let Some(reference) = map.remove("$ref") {
-        map.insert("allOf".into(), json!([{"$ref": reference}]));
-        if matches!(field.shape, Shape::Object(_)) && field.required {
-            map.insert("default".into(), json!({}));
-        }
-    }
-    if !text.is_empty() {
-        map.insert("description".into(), text.into());
-    }
-    if let Some(default) = field.default.as_deref().and_then(|text| serde_json::from_str(text).ok()) {
-        map.insert("default".into(), default);
-    }
-    match (&field.topology, &field.shape) {
-        (Topology::Default, _) => (),
-        (Topology::Atomic, Shape::List(_)) => drop(map.insert("x-kubernetes-list-type".into(), "atomic".into())),
-        (Topology::Atomic, _) => drop(map.insert("x-kubernetes-map-type".into(), "atomic".into())),
-        (Topology::Granular, _) => drop(map.insert("x-kubernetes-map-type".into(), "granular".into())),
-        (Topology::Set, _) => drop(map.insert("x-kubernetes-list-type".into(), "set".into())),
-        (Topology::Map(keys), _) => {
-            map.insert("x-kubernetes-list-type".into(), "map".into());
-            map.insert("x-kubernetes-list-map-keys".into(), json!(keys));
-        }
-    }
-    if field.patch.merge || field.patch.retain_keys {
-        let strategy = match (field.patch.merge, field.patch.retain_keys) {
-            (true, true) => "merge,retainKeys",
-            (true, false) => "merge",
-            _ => "retainKeys",
-        };
-        map.insert("x-kubernetes-patch-strategy".into(), strategy.into());
-        if !field.patch.merge_key.is_empty() {
-            map.insert("x-kubernetes-patch-merge-key".into(), field.patch.merge_key.as_ref().into());
-        }
-    }
-    value
-}
-
-fn shape(shape_: &Shape, schemas: &mut BTreeMap<String, Value>) -> Value {
-    match shape_ {
-        Shape::String => json!({"type": "string"}),
-        Shape::Bool => json!({"type": "boolean"}),
-        Shape::Int32 => json!({"type": "integer", "format": "int32"}),
-        Shape::Int64 => json!({"type": "integer", "format": "int64"}),
-        Shape::Double => json!({"type": "number", "format": "double"}),
-        Shape::Bytes => json!({"type": "string", "format": "byte"}),
-        Shape::Time | Shape::MicroTime => json!({"type": "string", "format": "date-time"}),
-        Shape::Quantity => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
-        Shape::IntOrString => json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}),
-        Shape::Any | Shape::SchemaOr(_) => json!({"type": "object"}),
-        Shape::Object(schema) => {
-            collect(schema, schemas);
-            json!({"$ref": reference(&schema.name)})
-        }
-        Shape::List(inner) => json!({"type": "array", "items": shape(inner, schemas)}),
-        Shape::Map(inner) => json!({"type": "object", "additionalProperties": shape(inner, schemas)}),
-    }
-}
-
-/// The paths of a resource with the parameters clients look for before they use them.
-fn operations(served: &Served, paths: &mut Map<String, Value>) {
-    let root = format!("/{}", path_of(served));
-    let scope = if served.info.namespaced { "/namespaces/{namespace}" } else { "" };
-    let collection = format!("{root}{scope}/{}", served.info.plural);
-    let has = |verb: &str| served.info.verbs.iter().any(|known| known == verb);
-    let mut many = Map::new();
-    let mut one = Map::new();
-    for (verb, method, action, on_one) in [
-        ("list", "get", "list", false),
-        ("create", "post", "post", false),
-        ("deletecollection", "delete", "deletecollection", false),
-        ("get", "get", "get", true),
-        ("update", "put", "put", true),
-        ("patch", "patch", "patch", true),
-        ("delete", "delete", "delete", true),
-    ] {
-        if has(verb) {
-            let target = if on_one { &mut one } else { &mut many };
-            target.insert(method.into(), operation(served, verb, action));
-        }
-    }
-    if !many.is_empty() {
-        paths.insert(collection.clone(), Value::Object(many));
-    }
-    if !one.is_empty() {
-        paths.insert(format!("{collection}/{{name}}"), Value::Object(one));
-    }
-}
-
-fn operation(served: &Served, verb: &str, action: &str) -> Value {
-    let query =
-        |name: &str, kind: &str| json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}});
-    let mut parameters = vec![query("pretty", "string")];
-    if matches!(verb, "create" | "update" | "patch") {
-        parameters.extend(["dryRun", "fieldManager", "fieldValidation"].map(|name| query(name, "string")));
-    }
-    if verb == "patch" {
-        parameters.push(query("force", "boolean"));
-    }
-    let content = json!({"application/json": {"schema": {"$ref": reference(&served.schema.name)}}});
-    let mut value = json!({
-        "tags": [path_of(served).replace(['/', '.'], "_")], "parameters": parameters,
-        "responses": {"200": {"description": "OK", "content": content}},
-        "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": {"group": served.info.group, "version": served.info.version, "kind": served.info.kind},
+    let content_type = wanted.ok_or_else(|| ApiError::not_acceptable("OpenAPI v2 is JSON or protobuf"))?;
+    let built = built(server, content_type, move |registry| {
+        let document = v2::document(registry);
+        if content_type == V2_JSON { document.to_string().into_bytes() } else { gnostic::encode(&document) }
     });
-    if let (true, Some(map)) = (matches!(verb, "create" | "update"), value.as_object_mut()) {
-        map.insert(
-            "requestBody".into(),
-            json!({"content": {"*/*": {"schema": {"$ref": reference(&served.schema.name)}}}, "required": true}),
-        );
-    }
-    value
+    Ok(respond_built(&context.headers, &built.await?, content_type))
 }

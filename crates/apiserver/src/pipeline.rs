@@ -100,7 +100,8 @@ impl ApiServer {
             response = gzip::compress(response);
         }
         add_warnings(&mut response, &context.warnings.lock());
-        response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
+        let caching = response.headers_mut().entry("cache-control");
+        caching.or_insert(HeaderValue::from_static("no-cache, private"));
         Ok(response)
     }
 
@@ -110,7 +111,7 @@ impl ApiServer {
             return match path.trim_end_matches('/') {
                 "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context),
                 _ if health::is_check(path) => health::answer(self, context),
-                _ if path.starts_with("/openapi") => openapi::answer(self, context),
+                _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
                 _ => Err(ApiError::no_such_resource()),

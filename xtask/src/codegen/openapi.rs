@@ -19,6 +19,10 @@ pub(crate) struct Definition {
     pub(crate) fields: Vec<Field>,
     /// Server-side apply owns the whole or nothing of it.
     pub(crate) atomic: bool,
+    /// What is said of its list: of the whole, of the items, of the metadata.
+    pub(crate) list_doc: Option<[String; 3]>,
+    /// A value of its own form, without fields: a time, a quantity, any JSON.
+    pub(crate) scalar: bool,
     /// Group, version and kind, where this is a kind of its own.
     pub(crate) kind: Option<(String, String, String)>,
 }
@@ -78,9 +82,10 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
                 let mut fields = Vec::new();
                 let named = match &item.fields {
                     Fields::Named(named) => named.named.iter().collect(),
-                    _ if FIELDLESS.iter().any(|known| name.ends_with(known)) => Vec::new(),
-                    _ => return Ok(None),
+                    _ => Vec::new(),
                 };
+                let scalar =
+                    !matches!(item.fields, Fields::Named(_)) && !FIELDLESS.iter().any(|known| name.ends_with(known));
                 for field in named {
                     let rust_name = field.ident.as_ref().context("named field")?.to_string();
                     let rust_name = rust_name.trim_start_matches("r#").to_owned();
@@ -105,6 +110,21 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
                     doc: doc_of(&item.attrs),
                     fields,
                     atomic: false,
+                    list_doc: None,
+                    scalar,
+                    kind: None,
+                });
+            }
+            // A value that takes several forms in JSON.
+            Item::Enum(item) if definition.is_none() => {
+                definition = Some(Definition {
+                    name: name.to_owned(),
+                    path: format!("::{}", item.ident),
+                    doc: doc_of(&item.attrs),
+                    fields: Vec::new(),
+                    atomic: false,
+                    list_doc: None,
+                    scalar: true,
                     kind: None,
                 });
             }
@@ -129,6 +149,8 @@ fn definition(root: &Path, file: &Path) -> Result<Option<Definition>> {
 /// Kinds carry `apiVersion` and `kind` on the wire though k8s-openapi leaves them out of the struct.
 fn with_type_meta(mut definition: Definition) -> Definition {
     if definition.kind.is_some() {
+        // k8s-openapi requires metadata of every kind, upstream's schemas of few.
+        definition.fields.iter_mut().filter(|field| field.name == "metadata").for_each(|field| field.required = false);
         let docs = [
             (
                 "apiVersion",
@@ -168,7 +190,7 @@ fn json_names(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn doc_of(attributes: &[syn::Attribute]) -> String {
+pub(super) fn doc_of(attributes: &[syn::Attribute]) -> String {
     let lines = attributes.iter().filter(|a| a.path().is_ident("doc")).filter_map(|a| match &a.meta {
         syn::Meta::NameValue(syn::MetaNameValue {
             value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }),
@@ -177,7 +199,7 @@ fn doc_of(attributes: &[syn::Attribute]) -> String {
         _ => None,
     });
     let doc: Vec<String> = lines.map(|l| l.strip_prefix(' ').unwrap_or(&l).to_owned()).collect();
-    doc.join("\n").replace("\\[", "[").replace("\\]", "]")
+    doc.join("\n").replace("\\[", "[").replace("\\]", "]").replace("\\<", "<").replace("\\>", ">").replace("\\\\", "\\")
 }
 
 fn shape_of(ty: &SynType) -> Result<(bool, Shape)> {

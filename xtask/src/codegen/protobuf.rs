@@ -15,6 +15,7 @@ type Fields = BTreeMap<String, Known>;
 /// A message of k8s-pb.
 #[derive(Default)]
 struct Message {
+    doc: String,
     fields: Fields,
     atomic: bool,
 }
@@ -22,6 +23,7 @@ struct Message {
 /// What k8s-pb says of a field.
 struct Known {
     tag: u32,
+    doc: String,
     markers: BTreeMap<String, Vec<String>>,
     /// The message it holds, if it holds one.
     message: Option<String>,
@@ -43,6 +45,7 @@ fn complete(definitions: &mut [Definition]) -> Result<()> {
         for word in words {
             match word.split_once('=').with_context(|| line.to_owned())? {
                 ("tag", tag) => field.tag = tag.parse()?,
+                ("required", value) => field.required = value.parse()?,
                 ("outer", path) => {
                     field.outer =
                         path.split('.').try_fold(0, |outer, tag| tag.parse::<u32>().map(|t| outer << 8 | t))?;
@@ -65,6 +68,11 @@ fn read(definitions: &mut [Definition], root: &Path) -> Result<()> {
         }
         let Some(message) = files.get(module).and_then(|structs| structs.get(&fold(name))) else { continue };
         definition.atomic = message.atomic;
+        let list = files.get(module).and_then(|structs| structs.get(&format!("{}list", fold(name))));
+        definition.list_doc = list.map(|list| {
+            let of = |field: &str| list.fields.get(field).map(|field| field.doc.clone()).unwrap_or_default();
+            [list.doc.clone(), of("items"), of("metadata")]
+        });
         let known = &message.fields;
         // What Go inlines into JSON is a message of its own in protobuf: `Volume.volumeSource`, `Probe.handler`.
         let own: Vec<String> = definition.fields.iter().map(|field| fold(&field.rust_name)).collect();
@@ -96,11 +104,16 @@ fn structs(text: &str) -> Result<BTreeMap<String, Message>> {
         let mut fields = Fields::new();
         for field in &item.fields {
             let Some(ident) = &field.ident else { continue };
-            let known = Known { tag: tag(&field.attrs), markers: markers(&field.attrs), message: message(&field.ty) };
+            let known = Known {
+                tag: tag(&field.attrs),
+                doc: doc(&field.attrs),
+                markers: markers(&field.attrs),
+                message: message(&field.ty),
+            };
             fields.insert(fold(&ident.to_string()), known);
         }
         let atomic = markers(&item.attrs).get("structType").is_some_and(|values| values.iter().any(|v| v == "atomic"));
-        all.insert(fold(&item.ident.to_string()), Message { fields, atomic });
+        all.insert(fold(&item.ident.to_string()), Message { doc: doc(&item.attrs), fields, atomic });
     }
     Ok(all)
 }
@@ -116,6 +129,23 @@ fn message(ty: &syn::Type) -> Option<String> {
         }),
         _ => Some(fold(&last.ident.to_string())),
     }
+}
+
+/// The words of a comment as OpenAPI shows them: without markers, a paragraph on one line.
+fn doc(attributes: &[syn::Attribute]) -> String {
+    let text = super::openapi::doc_of(attributes);
+    let mut out = String::new();
+    for line in text.lines().map(str::trim_end).filter(|line| !line.trim_start().starts_with('+')) {
+        match line {
+            "" => out = out.trim_end().to_owned() + "\n\n",
+            line => {
+                out.push_str(line);
+                out.push(' ');
+            }
+        }
+    }
+    // prost marks addresses.
+    out.trim().replace("<http", "http").replace(['>', '<'], "")
 }
 
 fn tag(attributes: &[syn::Attribute]) -> u32 {

@@ -2,7 +2,8 @@
 
 use super::{BYTES, FIXED64, VARINT};
 
-pub(super) trait Message {
+/// A message under construction.
+pub trait Message {
     fn varint(&mut self, value: u64);
     fn key(&mut self, tag: u32, wire: u8);
     fn number(&mut self, tag: u32, value: u64);

@@ -33,13 +33,13 @@ field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Re
 pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -73,7 +73,7 @@ field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Pat
 pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
@@ -118,14 +118,14 @@ field("expressionWarnings", (0, 1), false, Zero::Omitted, List(Ref::Static(&Obje
 pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -164,7 +164,7 @@ field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Pat
 pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1_VALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Validation"), atomic: false, fields: Cow::Borrowed(&[
@@ -202,13 +202,13 @@ field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Re
 pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -272,13 +272,13 @@ field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Re
 pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -354,13 +354,13 @@ pub static API_APPS_V1_CONTROLLERREVISION: Type = Type { name: Cow::Borrowed("io
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("data", (0, 2), false, Zero::Written, Any, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("revision", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_APPS_V1_DAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSet"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -397,7 +397,7 @@ field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NO
 pub static API_APPS_V1_DEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.Deployment"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -437,7 +437,7 @@ field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NO
 pub static API_APPS_V1_REPLICASET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSet"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -478,7 +478,7 @@ field("partition", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::N
 pub static API_APPS_V1_STATEFULSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSet"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -534,7 +534,7 @@ field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NON
 pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
@@ -543,7 +543,7 @@ field("userInfo", (0, 1), false, Zero::Written, Object(Ref::Static(&API_AUTHENTI
 pub static API_AUTHENTICATION_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequest"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -559,7 +559,7 @@ field("token", (0, 1), false, Zero::Written, String, Topology::Default, Patch::N
 pub static API_AUTHENTICATION_V1_TOKENREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -590,7 +590,7 @@ field("requirements", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref
 pub static API_AUTHORIZATION_V1_LOCALSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LocalSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -622,7 +622,7 @@ field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::A
 pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -633,7 +633,7 @@ field("resourceAttributes", (0, 1), false, Zero::Omitted, Object(Ref::Static(&AP
 pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -643,7 +643,7 @@ field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patc
 pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -669,13 +669,13 @@ field("resourceRules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::S
 ]) };
 pub static API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.CrossVersionObjectReference"), atomic: true, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -695,7 +695,7 @@ field("observedGeneration", (0, 1), false, Zero::Kept, Int64, Topology::Default,
 pub static API_AUTOSCALING_V1_SCALE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.Scale"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -718,7 +718,7 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 ]) };
 pub static API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.CrossVersionObjectReference"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_AUTOSCALING_V2_EXTERNALMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricSource"), atomic: false, fields: Cow::Borrowed(&[
@@ -743,7 +743,7 @@ field("tolerance", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Pa
 pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -833,7 +833,7 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 pub static API_BATCH_V1_CRONJOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJob"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -855,7 +855,7 @@ field("lastSuccessfulTime", (0, 5), false, Zero::Omitted, Time, Topology::Defaul
 pub static API_BATCH_V1_JOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.Job"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -933,7 +933,7 @@ field("succeeded", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Top
 pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequest"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -962,7 +962,7 @@ field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::
 pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -972,7 +972,7 @@ field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Pat
 pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -982,7 +982,7 @@ field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Pat
 pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequest"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -1010,7 +1010,7 @@ field("notBefore", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch:
 pub static API_COORDINATION_V1_LEASE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.Lease"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1_LEASESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_COORDINATION_V1_LEASESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.LeaseSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -1025,7 +1025,7 @@ field("strategy", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::N
 pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -1039,7 +1039,7 @@ field("strategy", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch:
 pub static API_COORDINATION_V1BETA1_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1BETA1_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_COORDINATION_V1BETA1_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -1070,11 +1070,11 @@ field("devicePath", (0, 2), true, Zero::Written, String, Topology::Default, Patc
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_AZUREDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
-field("cachingMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("cachingMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"ReadWrite\"")),
 field("diskName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("diskURI", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"ext4\"")),
-field("kind", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"Shared\"")),
 field("readOnly", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, Some("false")),
 ]) };
 pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
@@ -1091,7 +1091,7 @@ field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch
 pub static API_CORE_V1_BINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Binding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
@@ -1165,7 +1165,7 @@ pub static API_CORE_V1_COMPONENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_COMPONENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONFIGMAP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMap"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1173,15 +1173,15 @@ field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NO
 field("binaryData", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
 field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("immutable", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONFIGMAPENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapEnvSource"), atomic: false, fields: Cow::Borrowed(&[
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONFIGMAPKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapKeySelector"), atomic: true, fields: Cow::Borrowed(&[
 field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONFIGMAPNODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapNodeConfigSource"), atomic: false, fields: Cow::Borrowed(&[
@@ -1193,13 +1193,13 @@ field("uid", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NON
 ]) };
 pub static API_CORE_V1_CONFIGMAPPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapProjection"), atomic: false, fields: Cow::Borrowed(&[
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONFIGMAPVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
 field("defaultMode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_CONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Container"), atomic: false, fields: Cow::Borrowed(&[
@@ -1338,7 +1338,7 @@ field("ports", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Stati
 pub static API_CORE_V1_ENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Endpoints"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("subsets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTSUBSET)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_ENVFROMSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvFromSource"), atomic: false, fields: Cow::Borrowed(&[
@@ -1550,7 +1550,7 @@ field("tcpSocket", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1
 pub static API_CORE_V1_LIMITRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRange"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_LIMITRANGESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_LIMITRANGEITEM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeItem"), atomic: false, fields: Cow::Borrowed(&[
@@ -1579,7 +1579,7 @@ pub static API_CORE_V1_LOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io
 field("ingress", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_LOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
-field("name", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 ]) };
 pub static API_CORE_V1_LOCALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -1597,7 +1597,7 @@ field("server", (0, 1), true, Zero::Written, String, Topology::Default, Patch::N
 pub static API_CORE_V1_NAMESPACE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Namespace"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -1618,7 +1618,7 @@ field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::N
 pub static API_CORE_V1_NODE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Node"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -1735,14 +1735,14 @@ field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NON
 pub static API_CORE_V1_PERSISTENTVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolume"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_PERSISTENTVOLUMECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaim"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -1829,7 +1829,7 @@ field("pdID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 pub static API_CORE_V1_POD: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Pod"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -1989,7 +1989,7 @@ field("startTime", (0, 7), false, Zero::Omitted, Time, Topology::Default, Patch:
 pub static API_CORE_V1_PODTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("template", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_PODTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -2057,7 +2057,7 @@ field("user", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NO
 pub static API_CORE_V1_REPLICATIONCONTROLLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationController"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2099,7 +2099,7 @@ field("resourceID", (0, 1), true, Zero::Written, String, Topology::Default, Patc
 pub static API_CORE_V1_RESOURCEQUOTA: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuota"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2168,22 +2168,22 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
 field("immutable", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("stringData", (0, 4), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("type", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_SECRETENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretEnvSource"), atomic: false, fields: Cow::Borrowed(&[
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_SECRETKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretKeySelector"), atomic: true, fields: Cow::Borrowed(&[
 field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_SECRETPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretProjection"), atomic: false, fields: Cow::Borrowed(&[
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
-field("name", (1, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
+field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_SECRETREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretReference"), atomic: true, fields: Cow::Borrowed(&[
@@ -2213,7 +2213,7 @@ field("windowsOptions", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_C
 pub static API_CORE_V1_SERVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Service"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2222,7 +2222,7 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("automountServiceAccountToken", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("imagePullSecrets", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("secrets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
 pub static API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccountTokenProjection"), atomic: false, fields: Cow::Borrowed(&[
@@ -2324,12 +2324,12 @@ field("whenUnsatisfiable", (0, 3), true, Zero::Written, String, Topology::Defaul
 ]) };
 pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), atomic: false, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
@@ -2450,7 +2450,7 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("addressType", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("endpoints", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINT)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("ports", (0, 3), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_DISCOVERY_V1_FORNODE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForNode"), atomic: false, fields: Cow::Borrowed(&[
@@ -2467,8 +2467,8 @@ field("deprecatedCount", (0, 15), false, Zero::Omitted, Int32, Topology::Default
 field("deprecatedFirstTimestamp", (0, 13), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("deprecatedLastTimestamp", (0, 14), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("deprecatedSource", (0, 12), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
-field("eventTime", (0, 2), false, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("eventTime", (0, 2), true, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("note", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("regarding", (0, 8), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
@@ -2492,7 +2492,7 @@ field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 pub static API_FLOWCONTROL_V1_FLOWSCHEMA: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchema"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2537,7 +2537,7 @@ field("subjects", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static
 pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2577,7 +2577,7 @@ field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch
 ]) };
 pub static API_FLOWCONTROL_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.Subject"), atomic: false, fields: Cow::Borrowed(&[
 field("group", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_GROUPSUBJECT)), Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("serviceAccount", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT)), Topology::Default, Patch::NONE, None),
 field("user", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_USERSUBJECT)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2595,7 +2595,7 @@ field("paths", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&A
 pub static API_NETWORKING_V1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_NETWORKING_V1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -2608,7 +2608,7 @@ field("except", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topolo
 pub static API_NETWORKING_V1_INGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.Ingress"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2619,12 +2619,12 @@ field("service", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKIN
 pub static API_NETWORKING_V1_INGRESSCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClass"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassParametersReference"), atomic: false, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("scope", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -2670,7 +2670,7 @@ field("secretName", (0, 2), false, Zero::Omitted, String, Topology::Default, Pat
 pub static API_NETWORKING_V1_NETWORKPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicy"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyEgressRule"), atomic: false, fields: Cow::Borrowed(&[
@@ -2710,7 +2710,7 @@ field("number", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::N
 pub static API_NETWORKING_V1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2723,7 +2723,7 @@ field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::
 pub static API_NETWORKING_V1BETA1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_NETWORKING_V1BETA1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -2738,7 +2738,7 @@ field("resource", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch:
 pub static API_NETWORKING_V1BETA1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2755,7 +2755,7 @@ pub static API_NODE_V1_RUNTIMECLASS: Type = Type { name: Cow::Borrowed("io.k8s.a
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("handler", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("overhead", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_OVERHEAD)), Topology::Default, Patch::NONE, None),
 field("scheduling", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_SCHEDULING)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2767,12 +2767,12 @@ pub static API_POLICY_V1_EVICTION: Type = Type { name: Cow::Borrowed("io.k8s.api
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("deleteOptions", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS)), Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_POLICY_V1_PODDISRUPTIONBUDGET: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudget"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -2798,13 +2798,13 @@ pub static API_RBAC_V1_CLUSTERROLE: Type = Type { name: Cow::Borrowed("io.k8s.ap
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("aggregationRule", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_RBAC_V1_AGGREGATIONRULE)), Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_RBAC_V1_CLUSTERROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRoleBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
 field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
@@ -2818,24 +2818,24 @@ field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::A
 pub static API_RBAC_V1_ROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Role"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_RBAC_V1_ROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleBinding"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
 field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
 pub static API_RBAC_V1_ROLEREF: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleRef"), atomic: true, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RBAC_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Subject"), atomic: true, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
@@ -2926,7 +2926,7 @@ field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topo
 pub static API_RESOURCE_V1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
@@ -3013,7 +3013,7 @@ field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::
 pub static API_RESOURCE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3034,7 +3034,7 @@ field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref:
 pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3049,7 +3049,7 @@ field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Defaul
 pub static API_RESOURCE_V1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3071,7 +3071,7 @@ field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::N
 pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3206,7 +3206,7 @@ field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topo
 pub static API_RESOURCE_V1BETA1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
@@ -3290,7 +3290,7 @@ field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::
 pub static API_RESOURCE_V1BETA1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3311,7 +3311,7 @@ field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref:
 pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3326,7 +3326,7 @@ field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Defaul
 pub static API_RESOURCE_V1BETA1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3426,7 +3426,7 @@ field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topo
 pub static API_RESOURCE_V1BETA2_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
@@ -3484,7 +3484,7 @@ field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::N
 pub static API_RESOURCE_V1BETA2_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3532,7 +3532,7 @@ field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::
 pub static API_RESOURCE_V1BETA2_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3553,7 +3553,7 @@ field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref:
 pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3568,7 +3568,7 @@ field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Defaul
 pub static API_RESOURCE_V1BETA2_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_RESOURCE_V1BETA2_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3586,7 +3586,7 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("globalDefault", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("preemptionPolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
@@ -3598,7 +3598,7 @@ field("minCount", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::
 pub static API_SCHEDULING_V1ALPHA2_PODGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroup"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3648,13 +3648,13 @@ field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE
 ]) };
 pub static API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TypedLocalObjectReference"), atomic: false, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 0), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_SCHEDULING_V1ALPHA2_WORKLOAD: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.Workload"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadPodGroupTemplateReference"), atomic: false, fields: Cow::Borrowed(&[
@@ -3668,7 +3668,7 @@ field("podGroupTemplates", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Re
 pub static API_STORAGE_V1_CSIDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriver"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSIDRIVERSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_STORAGE_V1_CSIDRIVERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriverSpec"), atomic: false, fields: Cow::Borrowed(&[
@@ -3687,7 +3687,7 @@ field("volumeLifecycleModes", (0, 3), false, Zero::Omitted, List(Ref::Static(&St
 pub static API_STORAGE_V1_CSINODE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINode"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSINODESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_STORAGE_V1_CSINODEDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeDriver"), atomic: false, fields: Cow::Borrowed(&[
@@ -3704,7 +3704,7 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("maximumVolumeSize", (0, 5), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("nodeTopology", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("storageClassName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
@@ -3713,7 +3713,7 @@ field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Pat
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("allowVolumeExpansion", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allowedTopologies", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("mountOptions", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("provisioner", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3727,7 +3727,7 @@ field("expirationSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, 
 pub static API_STORAGE_V1_VOLUMEATTACHMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachment"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3750,7 +3750,7 @@ pub static API_STORAGE_V1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrow
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_STORAGE_V1_VOLUMEERROR: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeError"), atomic: false, fields: Cow::Borrowed(&[
@@ -3765,13 +3765,13 @@ pub static API_STORAGE_V1BETA1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::B
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATION: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3797,7 +3797,7 @@ field("webhook", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS
 pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -3811,7 +3811,7 @@ field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 ]) };
 pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames"), atomic: false, fields: Cow::Borrowed(&[
 field("categories", (0, 6), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
-field("kind", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("listKind", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("plural", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("shortNames", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -3948,7 +3948,7 @@ field("groups", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&
 pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"), atomic: false, fields: Cow::Borrowed(&[
 field("categories", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("group", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("kind", (0, 3), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespaced", (0, 2), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
 field("shortNames", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -4043,10 +4043,10 @@ field("selfLink", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch
 field("uid", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference"), atomic: true, fields: Cow::Borrowed(&[
-field("apiVersion", (0, 5), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("apiVersion", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("blockOwnerDeletion", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("controller", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
-field("kind", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
+field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
@@ -4067,7 +4067,7 @@ field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NO
 field("code", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("details", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS)), Topology::Default, Patch::NONE, None),
 field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LISTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LISTMETA)), Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
@@ -4083,9 +4083,6 @@ field("kind", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NO
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("retryAfterSeconds", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("uid", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_WATCHEVENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent"), atomic: false, fields: Cow::Borrowed(&[
-field("metadata", (0, 0), true, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
 ]) };
 pub static APIMACHINERY_PKG_VERSION_INFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.version.Info"), atomic: false, fields: Cow::Borrowed(&[
 field("buildDate", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -4105,7 +4102,7 @@ field("platform", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch:
 pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService"), atomic: false, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
+field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
@@ -4801,7 +4798,6 @@ pub static TYPES: &[&Type] = &[
 &APIMACHINERY_PKG_APIS_META_V1_STATUS,
 &APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE,
 &APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS,
-&APIMACHINERY_PKG_APIS_META_V1_WATCHEVENT,
 &APIMACHINERY_PKG_VERSION_INFO,
 &KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE,
 &KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION,
