@@ -1,5 +1,6 @@
-//! Chores of the repository: `cargo xtask codegen|tidy|test`.
+//! Chores of the repository: `cargo xtask codegen|tidy|test|bench`.
 
+mod bench;
 mod codegen;
 mod packages;
 mod test;
@@ -27,11 +28,13 @@ fn run() -> Result<()> {
         ["codegen"] => codegen::run(),
         ["tidy"] => tidy::run(),
         ["test", only @ ..] => test::run(only),
+        ["bench", which @ ..] => bench::run(which),
         other => bail!(
             "usage: cargo xtask codegen    write the schema tables\n       \
              cargo xtask tidy       check the rules of the house\n       \
              cargo xtask test [--long] [STEP…]  install what tests need, then run fmt, clippy, tidy, unit and end-to-end \
-             tests; the long version crashes and races for an hour\n\
+             tests; the long version crashes and races for an hour\n       \
+             cargo xtask bench NAME    measure against the peer, side by side (store)\n\
              (got {other:?})"
         ),
     }

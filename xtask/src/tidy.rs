@@ -73,7 +73,7 @@ fn layers(root: &Path, problems: &mut Vec<String>) -> Result<()> {
 
 fn sources(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let mut folders = vec![root.join("crates"), root.join("xtask/src"), root.join("tests")];
+    let mut folders = ["crates", "xtask/src", "tests", "benches"].map(|folder| root.join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten() {
             let path = entry?.path();
