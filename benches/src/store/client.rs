@@ -15,6 +15,9 @@ pub(super) fn key(index: usize) -> String {
     format!("{PREFIX}{index:08}")
 }
 
+/// What a peer may send before it is told to go on: enough that large answers do not wait for it.
+const WINDOW_BYTES: u32 = 32 << 20;
+
 /// A connection of its own.
 #[derive(Clone)]
 pub(super) struct Client {
@@ -24,7 +27,9 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn connect(url: &str) -> Result<Client> {
-        let channel = Endpoint::new(url.to_owned())?.tcp_nodelay(true).connect().await?;
+        let endpoint = Endpoint::new(url.to_owned())?.tcp_nodelay(true);
+        let endpoint = endpoint.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        let channel = endpoint.connect().await?;
         Ok(Client { kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX), channel })
     }
 

@@ -65,8 +65,9 @@ impl State {
 
     /// The held revisions from `from` on.
     pub(crate) fn since(&self, from: Revision) -> impl Iterator<Item = &Past> {
-        let skip = usize::try_from(from.saturating_sub(self.oldest())).unwrap_or(0).min(self.history.len());
-        self.history.focus().narrow(skip..).into_iter()
+        let first = usize::try_from(from.saturating_sub(self.oldest())).unwrap_or(0);
+        // Not a focus, whose making copies the root: most who ask want only the last one or two.
+        (first..self.history.len()).map_while(|index| self.history.get(index))
     }
 
     /// Refuses revisions that are given up or not yet reached. 0 and less is now.

@@ -5,6 +5,7 @@ mod encoding;
 mod kv;
 mod lease;
 mod listener;
+mod listing;
 mod maintenance;
 mod range;
 mod txn;
@@ -17,12 +18,12 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 
-use self::encoding::Encodings;
 pub use self::listener::Listener;
+use self::{encoding::Encodings, listing::Listings};
 use super::proto::{
     etcdserverpb::{
-        self as pb, auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer,
-        lease_server::LeaseServer, maintenance_server::MaintenanceServer,
+        self as pb, auth_server::AuthServer, cluster_server::ClusterServer, lease_server::LeaseServer,
+        maintenance_server::MaintenanceServer,
     },
     served::watch_server::WatchServer,
 };
@@ -93,7 +94,7 @@ impl Server {
 
     /// The services, for an HTTP/2 server of the caller's own.
     pub fn routes(self) -> Routes {
-        Routes::new(KvServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        Routes::new(Listings::new(self.clone()))
             .add_service(WatchServer::new(self.clone()))
             .add_service(LeaseServer::new(self.clone()))
             .add_service(MaintenanceServer::new(self.clone()))

@@ -27,8 +27,9 @@ use crate::{
     },
 };
 
-/// Responses that wait for a slow reader, of all watches of a stream together.
-const OUTBOUND: usize = 16;
+/// Responses that wait for a slow reader, of all watches of a stream together. Their events are shared, and all but the
+/// largest revisions come in 64 KiB at most.
+const OUTBOUND: usize = 64;
 /// A progress request is left unanswered, as etcd does, if the watches cannot catch up by then; the client asks again.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The watch id of what concerns no watch, or all.
