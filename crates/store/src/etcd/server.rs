@@ -29,8 +29,8 @@ use super::proto::{
 };
 use crate::{Range, Revision, Store, StoreError};
 
-/// Messages larger than this are not even read; those between etcd's limit and this get etcd's answer.
-const MAX_MESSAGE_BYTES: usize = 8 << 20;
+/// Messages larger than this are not even read, as in etcd; those between its limit for requests and this get another answer.
+const MAX_MESSAGE_BYTES: usize = 2 << 20;
 /// etcd's own interval between notices to a quiet watcher that asked for them.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 /// There is one member; its id and its cluster's need only be the same every time and not 0.

@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod child;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod etcd;
@@ -12,6 +16,8 @@ mod etcdctl;
 mod failover;
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod format;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]

@@ -6,8 +6,7 @@ use store::{
     Op, Store, Txn,
     etcd::proto::{
         etcdserverpb::{
-            WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
-            watch_request::RequestUnion,
+            WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse, watch_request::RequestUnion,
         },
         mvccpb::event::Type,
     },
@@ -159,29 +158,6 @@ async fn a_compacted_start_is_cancelled_with_the_oldest_revision() {
         assert_eq!((created.created, created.canceled), (true, false));
         let cancelled = session.next().await;
         assert_eq!((cancelled.watch_id, cancelled.canceled, cancelled.compact_revision), (created.watch_id, true, 4));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn ten_thousand_watches_on_one_stream_each_get_their_event() {
-    with(|served, session| async move {
-        let Session { requests, mut responses } = session;
-        let asking = tokio::spawn(async move {
-            for _ in 0..10_000 {
-                let request_union = Some(RequestUnion::CreateRequest(on("a")));
-                requests.send(WatchRequest { request_union }).await.unwrap();
-            }
-            requests
-        });
-        for _ in 0..10_000 {
-            assert!(responses.recv().await.unwrap().unwrap().created);
-        }
-        let _open = asking.await.unwrap();
-        put(&served, "a", vec![]).await;
-        for _ in 0..10_000 {
-            assert_eq!(responses.recv().await.unwrap().unwrap().events.len(), 1);
-        }
     })
     .await;
 }

@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response, header::CONTENT_TYPE};
 use http_body::{Body as HttpBody, Frame};
 use prost::Message;
-use tonic::{Status, Streaming, body::Body, codec::Codec, metadata::GRPC_CONTENT_TYPE, server::NamedService};
+use tonic::{Code, Status, Streaming, body::Body, codec::Codec, metadata::GRPC_CONTENT_TYPE, server::NamedService};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
@@ -68,7 +68,8 @@ impl Service<Request<Body>> for Listings {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         if request.uri().path() != RANGE {
-            return self.others.call(request);
+            let answer = self.others.call(request);
+            return Box::pin(async move { answer.await.map(too_large_as_etcd) });
         }
         let this = self.clone();
         Box::pin(async move {
@@ -81,6 +82,22 @@ impl Service<Request<Body>> for Listings {
                 Err(status) => status.into_http(),
             })
         })
+    }
+}
+
+/// Of a message that is too long to be read, our library says so in its own way; clients know that of Go's.
+fn too_large_as_etcd(response: Response<Body>) -> Response<Body> {
+    let refusal = Status::from_header_map(response.headers()).filter(|status| status.code() == Code::OutOfRange);
+    let bytes = refusal.as_ref().and_then(|status| {
+        let said = status.message().split_once("message length too large: found ")?.1;
+        said.split(' ').next()
+    });
+    match bytes {
+        Some(bytes) => {
+            let text = format!("grpc: received message larger than max ({bytes} vs. {MAX_MESSAGE_BYTES})");
+            Status::resource_exhausted(text).into_http()
+        }
+        None => response,
     }
 }
 
