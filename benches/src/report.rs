@@ -37,6 +37,13 @@ impl Report {
         say(&format!("{verdict} {what:<58} {ours:>14} {peer:>14} {ratio:>8}  {bar}"));
     }
 
+    /// Processor time of the server for each of `count` operations, which has no bar but explains the others.
+    pub(crate) fn cpu(&mut self, what: &str, ours: Duration, peer: Duration, count: usize) {
+        let each = |time: Duration| format!("{:.1} µs", time.as_secs_f64() * 1e6 / count as f64);
+        let ratio = Some(ours.as_secs_f64() / peer.as_secs_f64());
+        self.line(&format!("processor time of the server, each {what}"), &each(ours), &each(peer), ratio, "", None);
+    }
+
     pub(crate) fn finish(self) -> Result<()> {
         match self.missed {
             0 => Ok(()),

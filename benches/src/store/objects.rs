@@ -57,10 +57,12 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
     memory(report, "memory after reopening", ours.resident_bytes()?, peer.resident_bytes()?, stored, Some(1.5));
     let (mut ours_client, mut peer_client) = (Client::connect(&ours.url).await?, Client::connect(&peer.url).await?);
     let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+    let before = (ours.cpu_time()?, peer.cpu_time()?);
     for _ in 0..LISTS {
         mine.push(list(&mut ours_client).await?);
         theirs.push(list(&mut peer_client).await?);
     }
+    let spent = (ours.cpu_time()? - before.0, peer.cpu_time()? - before.1);
     let (mine, theirs) = (median(mine)?, median(theirs)?);
     for (what, mine) in [("through gRPC", mine), ("in process", within)] {
         let ratio = theirs.as_secs_f64() / mine.as_secs_f64();
@@ -68,6 +70,7 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
         let (mine, theirs) = (milliseconds(mine), milliseconds(theirs));
         report.line(&what, &mine, &theirs, Some(ratio), "at least 3× as fast", Some(ratio >= 3.0));
     }
+    report.cpu("range", spent.0, spent.1, LISTS);
     let listed = stored / (OBJECTS / LISTED) as u64;
     memory(report, "memory after listing", ours.resident_bytes()?, peer.resident_bytes()?, stored + listed, None);
     Ok(())

@@ -32,6 +32,16 @@ impl Process {
         Ok(process)
     }
 
+    /// How long its threads have run so far. Unlike a rate, this does not depend on what else the machine does.
+    pub(super) fn cpu_time(&self) -> Result<Duration> {
+        let mut total = Duration::ZERO;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let stat = fs::read_to_string(task?.path().join("schedstat"))?;
+            total += Duration::from_nanos(stat.split(' ').next().context("an empty schedstat")?.parse()?);
+        }
+        Ok(total)
+    }
+
     /// What it holds in memory.
     pub(super) fn resident_bytes(&self) -> Result<u64> {
         Ok(self.number("status", "VmRSS:")? * 1024)

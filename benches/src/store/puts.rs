@@ -40,6 +40,7 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
     let [ours, peer, within] = [ours, peers, within].map(best);
     rates(report, "puts/s through gRPC", &ours, &peer, 2.0);
     slowest(report, "p99 through gRPC", &ours, &peer);
+    report.cpu("put", pair.ours.cpu_time()?, pair.peer.cpu_time()?, ROUNDS * PUTS);
     rates(report, "puts/s in process", &within, &peer, 5.0);
     slowest(report, "p99 in process", &within, &peer);
     embedded.close().await;

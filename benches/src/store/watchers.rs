@@ -58,6 +58,7 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
         let met = bar.map(|bar| mine < bar);
         report.line(&format!("{what} in process"), &milliseconds(mine), "", None, &bar_said, met);
     }
+    report.cpu("delivery", pair.ours.cpu_time()?, pair.peer.cpu_time()?, WATCHERS * WRITES);
     Ok(())
 }
 
