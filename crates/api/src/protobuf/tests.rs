@@ -33,6 +33,17 @@ fn inlined_messages_are_flattened() {
 }
 
 #[test]
+fn verbs_are_a_message_of_their_own() {
+    // APIResource { name = 1, verbs = 4 { items = 1 } }
+    let schema = crate::schema::named("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource").unwrap();
+    let verbs = field(4, &[field(1, b"get"), field(1, b"list")].concat());
+    let decoded = Value::Object(decode(&[field(1, b"pods"), verbs.clone()].concat(), schema).unwrap());
+    assert_eq!(decoded, json!({"name": "pods", "verbs": ["get", "list"]}));
+    let written = transcode(decoded.to_string().as_bytes(), schema, 0).unwrap();
+    assert!(written.windows(verbs.len()).any(|part| part == verbs), "{written:?}");
+}
+
+#[test]
 fn zero_is_kept_only_where_it_differs_from_absent() {
     // Deployment { spec = 2 { replicas = 1: 0, minReadySeconds = 5: 0 } }
     let spec = [vec![1 << 3, 0], vec![5 << 3, 0]].concat();

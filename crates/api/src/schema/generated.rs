@@ -3954,7 +3954,7 @@ field("namespaced", (0, 2), true, Zero::Written, Bool, Topology::Default, Patch:
 field("shortNames", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("singularName", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("storageVersionHash", (0, 10), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
-field("verbs", (0, 4), true, Zero::Null, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
+field("verbs", (4, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("version", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCELIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList"), atomic: false, fields: Cow::Borrowed(&[
