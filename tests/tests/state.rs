@@ -59,11 +59,13 @@ fn a_cluster_is_saved_restored_and_goes_on_above_its_old_revisions() -> Result<(
     let dir = tempfile::tempdir_in("/var/tmp")?;
     let mut server = embedded(dir.path())?;
     make(&server, &["a", "b"])?;
-    // Where a cluster listens for etcdctl, a running one is asked; this one is stopped first, and then opened.
-    let saved = dir.path().join("saved");
-    stop(&mut server);
-    let said = ferry(&["snapshot", "save", &text(&saved), "--data-dir", &text(&server.dir)])?;
+    // While it runs, and when it does not.
+    let (saved, running) = (dir.path().join("saved"), dir.path().join("running"));
+    let said = ferry(&["snapshot", "save", &text(&running), "--data-dir", &text(&server.dir)])?;
     ensure!(said.contains("Saved"), "{said}");
+    stop(&mut server);
+    ferry(&["snapshot", "save", &text(&saved), "--data-dir", &text(&server.dir)])?;
+    ensure!(ferry(&["snapshot", "status", &text(&running)])?.contains("TOTAL KEYS"), "whole");
     let told: serde_json::Value = serde_json::from_str(&ferry(&["snapshot", "status", &text(&saved), "-o", "json"])?)?;
     let table = ferry(&["snapshot", "status", &text(&saved)])?;
     let short = &told["hash"].as_str().unwrap_or_default()[..8];

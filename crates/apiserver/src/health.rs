@@ -1,6 +1,7 @@
 //! `/healthz`, `/livez`, `/readyz` with each check named, and `/version`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::http::{Response, StatusCode};
 use api::ApiError;
@@ -10,6 +11,8 @@ use crate::http::{Body, respond, respond_bytes};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
+/// Upstream's.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECKS: [&str; 4] = ["ping", "log", "etcd", "informer-sync"];
 pub(crate) const VERSION: &str = "v1.36.4";
 
@@ -19,7 +22,7 @@ pub(crate) fn is_check(path: &str) -> bool {
     matches!((parts.next(), parts.next(), parts.next()), (Some("healthz" | "livez" | "readyz"), Some(name), None) if CHECKS.contains(&name) || name == "shutdown")
 }
 
-pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
     let path = context.info.path.trim_end_matches('/');
     if path == "/version" {
         return Ok(respond(StatusCode::OK, &context.accept()?, &version()));
@@ -38,7 +41,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        let passes = check(server, name);
+        let passes = check(server, name).await;
         failed |= !passes;
         lines.push_str(&if passes {
             format!("[+]{name} ok\n")
@@ -55,10 +58,12 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     Ok(respond_bytes(status, "text/plain; charset=utf-8", body))
 }
 
-fn check(server: &ApiServer, name: &str) -> bool {
+async fn check(server: &ApiServer, name: &str) -> bool {
     match name {
+        // Whoever cannot reach the store should not be sent requests.
+        "etcd" => matches!(tokio::time::timeout(STORE_TIMEOUT, server.store().revision()).await, Ok(Ok(_))),
         // Nothing is served before the store has been read.
-        "etcd" | "informer-sync" => server.feed.applied() > 0,
+        "informer-sync" => server.feed.applied() > 0,
         "shutdown" => !server.drain.is_cancelled(),
         _ => true,
     }

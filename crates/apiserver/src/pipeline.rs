@@ -109,8 +109,8 @@ impl ApiServer {
         if !context.info.is_resource {
             let path = context.info.path.as_str();
             return match path.trim_end_matches('/') {
-                "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context),
-                _ if health::is_check(path) => health::answer(self, context),
+                "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
+                _ if health::is_check(path) => health::answer(self, context).await,
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),

@@ -33,11 +33,16 @@ pub(crate) async fn run(options: Server) -> Result<()> {
         Some(store) => store.clone(),
         None => etcd::connect(&options.etcd, api_drain.clone()).await?,
     };
-    let served = serve(&options, store, listener, stop, api_drain).await;
-    if let Some(store) = embedded {
-        store.close().await;
-    }
-    served
+    let Some(embedded) = embedded else { return serve(&options, store, listener, stop, api_drain).await };
+    // For `ferry snapshot` and `etcdctl`, as `ferry up` has it.
+    let socket = etcd::unix(&options.data_dir.join("run/etcd.sock"))?;
+    let etcd_api = tokio::spawn(store::etcd::serve(store.clone(), vec![socket], api_drain.clone()));
+    let served = serve(&options, store, listener, stop, api_drain.clone()).await;
+    api_drain.cancel();
+    let ended = etcd_api.await?;
+    embedded.close().await;
+    served?;
+    Ok(ended?)
 }
 
 async fn serve(

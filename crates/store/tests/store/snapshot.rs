@@ -213,3 +213,24 @@ fn etcdctl_save(ctl: &Path, endpoint: &str, file: &Path) -> PathBuf {
     assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
     file.to_owned()
 }
+
+/// Kept as it was written: a later version must read it too.
+#[tokio::test]
+async fn a_snapshot_of_every_layout_so_far_is_read() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/layout-1");
+    let dir = tempfile::tempdir().unwrap();
+    let told = restore(&kept, &dir.path().join("store"), 1).unwrap();
+    assert_eq!((told.revision, told.compacted_revision, told.keys, told.leases), (45, 30, 16, 1));
+    let store = open(&dir.path().join("store"));
+    let line = |kv: &Arc<KeyValue>| {
+        let (key, first) = (String::from_utf8_lossy(&kv.key), kv.value.first().copied().unwrap_or(0));
+        format!("{key}={first}@{}/{}/{}+{}", kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+    };
+    let lines = all(&store, 0).await.kvs.iter().map(line).collect::<Vec<_>>().join(" ");
+    let want = "empty=0@43/43/1+0 key-00=32@2/34/3+7 key-01=33@3/35/3+0 key-02=34@4/36/3+0 key-05=37@7/39/3+0 \
+                key-06=38@8/40/3+0 key-07=39@9/41/3+0 key-08=24@10/26/2+7 key-09=25@11/27/2+0 key-10=26@12/28/2+0 \
+                key-11=27@13/29/2+0 key-12=28@14/30/2+0 key-13=29@15/31/2+0 key-14=30@16/32/2+0 key-15=31@17/33/2+0 \
+                last=111@45/45/1+0";
+    assert_eq!(lines, want);
+    assert_eq!(store.leases().await.unwrap(), [7]);
+}
