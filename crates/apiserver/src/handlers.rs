@@ -6,6 +6,7 @@ mod delete;
 mod encode;
 mod eviction;
 mod list;
+mod options;
 mod patch;
 mod review;
 mod scale;

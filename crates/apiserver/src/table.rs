@@ -1,8 +1,11 @@
 //! Objects as table rows, with the columns upstream prints.
 
 mod age;
+mod cluster;
 mod columns;
+mod networking;
 mod pod;
+mod storage;
 
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
@@ -13,22 +16,33 @@ use crate::registry::Served;
 pub(crate) struct Column {
     name: &'static str,
     kind: &'static str,
+    format: &'static str,
     /// Columns above zero are shown with `-o wide`.
     priority: i32,
     cell: fn(&Object) -> Value,
 }
 
 const fn text(name: &'static str, cell: fn(&Object) -> Value) -> Column {
-    Column { name, kind: "string", priority: 0, cell }
+    Column { name, kind: "string", format: "", priority: 0, cell }
 }
 
 const fn wide(name: &'static str, cell: fn(&Object) -> Value) -> Column {
-    Column { name, kind: "string", priority: 1, cell }
+    Column { name, kind: "string", format: "", priority: 1, cell }
 }
 
 const fn number(name: &'static str, cell: fn(&Object) -> Value) -> Column {
-    Column { name, kind: "integer", priority: 0, cell }
+    Column { name, kind: "integer", format: "", priority: 0, cell }
 }
+
+const fn flag(name: &'static str, cell: fn(&Object) -> Value) -> Column {
+    Column { name, kind: "boolean", format: "", priority: 0, cell }
+}
+
+const NAME: Column = text("Name", name);
+const AGE: Column = text("Age", age);
+/// When it was made, for kinds whose age nobody asks for.
+const CREATED: Column =
+    Column { kind: "date", ..text("Created At", |o| o.text(&["metadata", "creationTimestamp"]).into()) };
 
 /// A `Table` of `objects`; `include` says how much of each object its row carries.
 pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: Value, include: Option<&str>) -> Value {
@@ -36,8 +50,11 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
     let definitions: Vec<Value> = columns
         .iter()
         .map(|column| {
-            let format = if column.name == "Name" { "name" } else { "" };
-            json!({"name": column.name, "type": column.kind, "format": format, "description": "", "priority": column.priority})
+            let format = if column.name == "Name" { "name" } else { column.format };
+            json!({
+                "name": column.name, "type": column.kind, "format": format, "description": description(column.name),
+                "priority": column.priority,
+            })
         })
         .collect();
     let rows: Vec<Value> = objects
@@ -65,6 +82,19 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
     })
 }
 
+/// What upstream says of the columns that every kind has.
+fn description(column: &str) -> &'static str {
+    let field = match column {
+        "Name" => "name",
+        "Age" | "Created At" => "creationTimestamp",
+        _ => return "",
+    };
+    let Some(meta) = api::schema::named("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else { return "" };
+    let texts = api::schema::docs::of(&meta.name).unwrap_or_default();
+    let index = meta.fields.iter().position(|known| known.name == field);
+    index.and_then(|index| texts.get(index + 1)).copied().unwrap_or_default()
+}
+
 fn name(object: &Object) -> Value {
     object.name().into()
 }
@@ -73,12 +103,16 @@ fn age(object: &Object) -> Value {
     age::since(object.text(&["metadata", "creationTimestamp"])).into()
 }
 
-/// The text at a path; `<none>` where there is none.
-fn or_none(object: &Object, path: &[&str]) -> Value {
-    match object.at(path) {
-        Some(Value::String(text)) if !text.is_empty() => text.clone().into(),
-        _ => "<none>".into(),
+/// The text at a path, or another where there is none.
+fn or(object: &Object, path: &[&str], other: &str) -> Value {
+    match object.text(path) {
+        "" => other.into(),
+        text => text.into(),
     }
+}
+
+fn or_none(object: &Object, path: &[&str]) -> Value {
+    or(object, path, "<none>")
 }
 
 fn count(object: &Object, path: &[&str]) -> i64 {
@@ -87,4 +121,39 @@ fn count(object: &Object, path: &[&str]) -> i64 {
 
 fn list<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a Object> {
     object.at(path).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object).collect()
+}
+
+fn condition<'a>(object: &'a Object, path: &[&str], kind: &str, field: &str) -> &'a str {
+    list(object, path).into_iter().find(|c| c.text(&["type"]) == kind).map(|c| c.text(&[field])).unwrap_or_default()
+}
+
+fn strings<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a str> {
+    object.at(path).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn labels(labels: Option<&Value>) -> Value {
+    let pairs = labels.and_then(Value::as_object).into_iter().flatten();
+    let text = pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",");
+    if text.is_empty() { "<none>".into() } else { text.into() }
+}
+
+/// A label selector, or a plain map of labels, as text.
+fn selector_at(object: &Object, path: &[&str]) -> Value {
+    let Some(selector) = object.at(path) else { return "<none>".into() };
+    if selector.get("matchLabels").is_none() && selector.get("matchExpressions").is_none() {
+        return labels(Some(selector));
+    }
+    let pairs = selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten();
+    let mut parts: Vec<String> = pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+        let Some(expression) = expression.as_object() else { continue };
+        let (key, values) = (expression.text(&["key"]), strings(expression, &["values"]).join(","));
+        parts.push(match expression.text(&["operator"]) {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    parts.join(",").into()
 }

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{encode, splice};
+use super::{encode, options, splice};
 use crate::convert;
 use crate::http::{Body, Encoding, Form, respond, respond_body};
 use crate::pipeline::Context;
@@ -43,7 +43,12 @@ impl Selection {
         for requirement in &fields.0 {
             let field = requirement.field.as_str();
             if !matches!(field, "metadata.name" | "metadata.namespace") && !known.contains(&field) {
-                return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+                return Err(ApiError::bad_request(match known {
+                    [] => format!(
+                        "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                    ),
+                    _ => format!("field label not supported: {field}"),
+                }));
             }
         }
         let namespaced = served.info.namespaced && !context.info.namespace.is_empty();
@@ -83,6 +88,7 @@ pub(super) async fn answer(
     context: &Context,
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
+    options::check(&context.query, false)?;
     let selection = Selection::of(served, context)?;
     let page = page(server, served, context, &selection).await?;
     if accept.form == Form::Whole && served.is_storage_version() {
@@ -120,15 +126,16 @@ async fn page(
     let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
     let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
     if let Some(token) = context.query.get("continue") {
+        if context.query.get("resourceVersion").is_some_and(|version| version != "0") {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
         return continued(server, served, selection, token, limit).await;
     }
     let asked = context.query.get("resourceVersion").unwrap_or_default();
-    let wanted: i64 = if asked.is_empty() {
+    let wanted = if asked.is_empty() {
         0
     } else {
-        asked.parse().map_err(|_| {
-        ApiError::bad_request(format!("invalid resource version: resourceVersion: Invalid value: {asked:?}: strconv.ParseUint: parsing {asked:?}: invalid syntax"))
-    })?
+        options::revision(asked).map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?
     };
     match asked {
         "" => server.feed.current().await.map(|_| ()).map_err(store_error)?,
@@ -136,12 +143,12 @@ async fn page(
         _ => {
             let current = server.feed.current().await.map_err(store_error)?;
             if wanted > current {
-                let error =
-                    ApiError::new(504, "Timeout", format!("Too large resource version: {wanted}, current: {current}"));
-                return Err(error.with(api::status::Details { retry_after_seconds: 1, ..Default::default() }));
+                return Err(options::too_large(wanted, current));
             }
         }
     }
+    // Whatever is at hand is given whole.
+    let limit = if asked == "0" { 0 } else { limit };
     let exact = context.query.get("resourceVersionMatch") == Some("Exact");
     if exact && wanted > 0 && wanted < server.feed.applied() {
         let items = at_revision(server, served, wanted, "").await?;
@@ -194,7 +201,8 @@ async fn continued(
     limit: usize,
 ) -> Result<Page, ApiError> {
     let decoded = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| serde_json::from_slice::<Continue>(&bytes).ok());
-    let decoded = decoded.ok_or_else(|| ApiError::bad_request("continue key is not valid: illegal base64 data"))?;
+    let decoded = decoded
+        .ok_or_else(|| ApiError::bad_request("invalid continue token: continue key is not valid: it is not a token"))?;
     let items = at_revision(server, served, decoded.rv, &decoded.start).await?;
     Ok(cut(decoded.rv, items.into_iter().filter(|item| selection.matches(item)), limit, selection))
 }

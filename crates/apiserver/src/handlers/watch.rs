@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::encode;
 use super::list::Selection;
+use super::{encode, options};
 use crate::convert;
 use crate::http::{Accept, Body, BoxError, Encoding, Form, stream};
 use crate::pipeline::Context;
@@ -43,6 +43,7 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let cache = served.cache.clone().ok_or_else(ApiError::no_such_resource)?;
     let accept = context.accept()?;
+    options::check(&context.query, true)?;
     let selection = Selection::of(served, context)?;
     let query = &context.query;
     let bookmarks = query.flag("allowWatchBookmarks");
@@ -51,9 +52,7 @@ pub(super) async fn answer(
     let from = match asked {
         "" | "0" => None,
         _ if initial_events == Some(true) => None,
-        text => {
-            Some(text.parse::<i64>().map_err(|_| ApiError::bad_request(format!("invalid resource version {text:?}")))?)
-        }
+        text => Some(options::revision(text).map_err(|why| ApiError::new(500, "", why))?),
     };
     if asked != "0" {
         server.feed.current().await.map_err(store_error)?;

@@ -1,16 +1,15 @@
 //! The columns of each resource.
 
-use api::selector::Selector;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
-use super::{Column, age, age::since, count, list, name, number, or_none, pod, text, wide};
-
-const NAME: Column = text("Name", name);
-const AGE: Column = text("Age", age);
+use super::{
+    AGE, CREATED, Column, NAME, age, age::since, cluster, condition, count, flag, labels, list, name, networking,
+    number, or, or_none, pod, selector_at, storage, strings, text, wide,
+};
 
 /// Every other resource: its name, and when it was made.
-static PLAIN: [Column; 2] = [NAME, text("Created At", |o| o.text(&["metadata", "creationTimestamp"]).into())];
+static PLAIN: [Column; 2] = [NAME, CREATED];
 static NAMED: [Column; 2] = [NAME, AGE];
 
 static PODS: [Column; 9] = [
@@ -28,8 +27,8 @@ static PODS: [Column; 9] = [
 static DEPLOYMENTS: [Column; 8] = [
     NAME,
     text("Ready", |o| format!("{}/{}", count(o, &["status", "readyReplicas"]), count(o, &["spec", "replicas"])).into()),
-    number("Up-to-date", |o| count(o, &["status", "updatedReplicas"]).into()),
-    number("Available", |o| count(o, &["status", "availableReplicas"]).into()),
+    text("Up-to-date", |o| count(o, &["status", "updatedReplicas"]).into()),
+    text("Available", |o| count(o, &["status", "availableReplicas"]).into()),
     AGE,
     wide("Containers", |o| containers(o, "name")),
     wide("Images", |o| containers(o, "image")),
@@ -87,17 +86,20 @@ static JOBS: [Column; 8] = [
     wide("Selector", selector),
 ];
 
-static CRON_JOBS: [Column; 7] = [
+static CRON_JOBS: [Column; 10] = [
     NAME,
     text("Schedule", |o| o.text(&["spec", "schedule"]).into()),
     text("Timezone", |o| or_none(o, &["spec", "timeZone"])),
-    text("Suspend", |o| if o.at(&["spec", "suspend"]) == Some(&Value::Bool(true)) { "True" } else { "False" }.into()),
+    flag("Suspend", |o| if o.at(&["spec", "suspend"]) == Some(&Value::Bool(true)) { "True" } else { "False" }.into()),
     number("Active", |o| list(o, &["status", "active"]).len().into()),
     text("Last Schedule", |o| match o.text(&["status", "lastScheduleTime"]) {
         "" => "<none>".into(),
         at => since(at).into(),
     }),
     AGE,
+    wide("Containers", |o| job_containers(o, "name")),
+    wide("Images", |o| job_containers(o, "image")),
+    wide("Selector", |o| selector_at(o, &["spec", "jobTemplate", "spec", "selector"])),
 ];
 
 static SERVICES: [Column; 7] = [
@@ -131,9 +133,9 @@ static NODES: [Column; 10] = [
     text("Version", |o| o.text(&["status", "nodeInfo", "kubeletVersion"]).into()),
     wide("Internal-IP", |o| node_address(o, "InternalIP")),
     wide("External-IP", |o| node_address(o, "ExternalIP")),
-    wide("OS-Image", |o| o.text(&["status", "nodeInfo", "osImage"]).into()),
-    wide("Kernel-Version", |o| o.text(&["status", "nodeInfo", "kernelVersion"]).into()),
-    wide("Container-Runtime", |o| o.text(&["status", "nodeInfo", "containerRuntimeVersion"]).into()),
+    wide("OS-Image", |o| or(o, &["status", "nodeInfo", "osImage"], "<unknown>")),
+    wide("Kernel-Version", |o| or(o, &["status", "nodeInfo", "kernelVersion"], "<unknown>")),
+    wide("Container-Runtime", |o| or(o, &["status", "nodeInfo", "containerRuntimeVersion"], "<unknown>")),
 ];
 
 static NAMESPACES: [Column; 3] = [NAME, text("Status", |o| o.text(&["status", "phase"]).into()), AGE];
@@ -160,22 +162,18 @@ static EVENTS: [Column; 10] = [
         })
         .into()
     }),
-    wide("Count", |o| count(o, &["count"]).max(1).to_string().into()),
+    wide("Count", |o| count(o, &["count"]).max(count(o, &["deprecatedCount"])).max(1).into()),
     wide("Name", name),
 ];
 
 static SECRETS: [Column; 4] =
-    [NAME, text("Type", |o| o.text(&["type"]).into()), number("Data", |o| keys(o, "data").into()), AGE];
-static CONFIG_MAPS: [Column; 3] = [NAME, number("Data", |o| (keys(o, "data") + keys(o, "binaryData")).into()), AGE];
-static SERVICE_ACCOUNTS: [Column; 3] = [NAME, number("Secrets", |o| list(o, &["secrets"]).len().into()), AGE];
-static ROLES: [Column; 2] = [NAME, text("Created At", |o| o.text(&["metadata", "creationTimestamp"]).into())];
-static BINDINGS: [Column; 3] =
-    [NAME, text("Role", |o| format!("{}/{}", o.text(&["roleRef", "kind"]), o.text(&["roleRef", "name"])).into()), AGE];
+    [NAME, text("Type", |o| o.text(&["type"]).into()), text("Data", |o| keys(o, "data").into()), AGE];
+static CONFIG_MAPS: [Column; 3] = [NAME, text("Data", |o| (keys(o, "data") + keys(o, "binaryData")).into()), AGE];
 static LEASES: [Column; 3] = [NAME, text("Holder", |o| o.text(&["spec", "holderIdentity"]).into()), AGE];
 static PRIORITY_CLASSES: [Column; 5] = [
     NAME,
     number("Value", |o| count(o, &["value"]).into()),
-    text("Global-Default", |o| (o.get("globalDefault") == Some(&Value::Bool(true))).to_string().into()),
+    flag("Global-Default", |o| (o.get("globalDefault") == Some(&Value::Bool(true))).into()),
     AGE,
     text("PreemptionPolicy", |o| o.text(&["preemptionPolicy"]).into()),
 ];
@@ -205,23 +203,41 @@ pub(super) fn of(group: &str, plural: &str) -> &'static [Column] {
         (_, "events") => &EVENTS,
         ("", "secrets") => &SECRETS,
         ("", "configmaps") => &CONFIG_MAPS,
-        ("", "serviceaccounts") => &SERVICE_ACCOUNTS,
+        ("", "persistentvolumes") => &storage::PERSISTENT_VOLUMES,
+        ("", "persistentvolumeclaims") => &storage::PERSISTENT_VOLUME_CLAIMS,
+        ("storage.k8s.io", "storageclasses") => &storage::STORAGE_CLASSES,
+        ("storage.k8s.io", "csidrivers") => &storage::CSI_DRIVERS,
+        ("storage.k8s.io", "csinodes") => &storage::CSI_NODES,
+        ("storage.k8s.io", "volumeattachments") => &storage::VOLUME_ATTACHMENTS,
+        ("storage.k8s.io", "volumeattributesclasses") => &storage::VOLUME_ATTRIBUTES_CLASSES,
+        ("networking.k8s.io", "ingresses") => &networking::INGRESSES,
+        ("networking.k8s.io", "ingressclasses") => &networking::INGRESS_CLASSES,
+        ("networking.k8s.io", "networkpolicies") => &networking::NETWORK_POLICIES,
+        ("networking.k8s.io", "servicecidrs") => &networking::SERVICE_CIDRS,
+        ("networking.k8s.io", "ipaddresses") => &networking::IP_ADDRESSES,
+        ("", "resourcequotas") => &cluster::RESOURCE_QUOTAS,
+        ("", "podtemplates") => &cluster::POD_TEMPLATES,
+        ("apps", "controllerrevisions") => &cluster::CONTROLLER_REVISIONS,
+        ("autoscaling", "horizontalpodautoscalers") => &cluster::AUTOSCALERS,
+        ("policy", "poddisruptionbudgets") => &cluster::DISRUPTION_BUDGETS,
+        ("certificates.k8s.io", "certificatesigningrequests") => &cluster::SIGNING_REQUESTS,
+        ("apiregistration.k8s.io", "apiservices") => &cluster::API_SERVICES,
+        (_, "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => &cluster::WEBHOOKS,
+        (_, "mutatingadmissionpolicies") => &cluster::MUTATING_POLICIES,
+        (_, "validatingadmissionpolicies") => &cluster::VALIDATING_POLICIES,
+        (_, "mutatingadmissionpolicybindings" | "validatingadmissionpolicybindings") => &cluster::POLICY_BINDINGS,
+        ("node.k8s.io", "runtimeclasses") => &cluster::RUNTIME_CLASSES,
+        ("resource.k8s.io", "resourceclaims") => &cluster::RESOURCE_CLAIMS,
+        ("resource.k8s.io", "resourceslices") => &cluster::RESOURCE_SLICES,
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => &cluster::FLOW_SCHEMAS,
+        ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &cluster::PRIORITY_LEVELS,
         ("", "componentstatuses") => &COMPONENT_STATUSES,
-        ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &ROLES,
-        ("rbac.authorization.k8s.io", _) => &BINDINGS,
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &cluster::BINDINGS,
         ("coordination.k8s.io", "leases") => &LEASES,
         ("scheduling.k8s.io", "priorityclasses") => &PRIORITY_CLASSES,
-        ("", _) | ("networking.k8s.io" | "storage.k8s.io" | "policy", _) => &NAMED,
+        ("", "serviceaccounts") | ("resource.k8s.io", "deviceclasses" | "resourceclaimtemplates") => &NAMED,
         _ => &PLAIN,
     }
-}
-
-fn condition<'a>(object: &'a Object, path: &[&str], kind: &str, field: &str) -> &'a str {
-    list(object, path).into_iter().find(|c| c.text(&["type"]) == kind).map(|c| c.text(&[field])).unwrap_or_default()
-}
-
-fn strings<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a str> {
-    object.at(path).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 fn keys(object: &Object, field: &str) -> usize {
@@ -238,25 +254,17 @@ fn limited(all: Vec<&str>, max: usize) -> Value {
     if more > 0 { format!("{shown} + {more} more...").into() } else { shown.into() }
 }
 
-fn labels(labels: Option<&Value>) -> Value {
-    let pairs = labels.and_then(Value::as_object).into_iter().flatten();
-    let text = pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",");
-    if text.is_empty() { "<none>".into() } else { text.into() }
-}
-
 fn selector(object: &Object) -> Value {
-    match object.at(&["spec", "selector"]) {
-        Some(selector) if selector.get("matchLabels").is_some() => labels(selector.get("matchLabels")),
-        Some(selector) if Selector::parse("").is_ok() && selector.get("matchExpressions").is_none() => {
-            labels(Some(selector))
-        }
-        Some(selector) => selector.to_string().into(),
-        None => "<none>".into(),
-    }
+    selector_at(object, &["spec", "selector"])
 }
 
 fn containers(object: &Object, field: &str) -> Value {
     let all = list(object, &["spec", "template", "spec", "containers"]);
+    all.into_iter().map(|c| c.text(&[field])).collect::<Vec<_>>().join(",").into()
+}
+
+fn job_containers(object: &Object, field: &str) -> Value {
+    let all = list(object, &["spec", "jobTemplate", "spec", "template", "spec", "containers"]);
     all.into_iter().map(|c| c.text(&[field])).collect::<Vec<_>>().join(",").into()
 }
 
@@ -381,12 +389,17 @@ fn event_object<'a>(object: &'a Object, field: &str) -> &'a str {
 }
 
 fn event_source(object: &Object) -> String {
-    let component = match object.text(&["source", "component"]) {
-        "" => object.text(&["reportingComponent"]),
-        component => component,
-    };
-    match object.text(&["source", "host"]) {
-        "" => component.to_owned(),
-        host => format!("{component}, {host}"),
+    // The newer version names the same things otherwise.
+    let first = |paths: [&[&str]; 4]| paths.into_iter().map(|path| object.text(path)).find(|text| !text.is_empty());
+    let component = first([
+        &["source", "component"],
+        &["deprecatedSource", "component"],
+        &["reportingComponent"],
+        &["reportingController"],
+    ]);
+    let host = [object.text(&["source", "host"]), object.text(&["deprecatedSource", "host"])].concat();
+    match (component.unwrap_or_default(), host.as_str()) {
+        (component, "") => component.to_owned(),
+        (component, host) => format!("{component}, {host}"),
     }
 }

@@ -1,0 +1,109 @@
+//! Pages, versions and old paths of lists and watches.
+
+mod support;
+
+use anyhow::{Context as _, Result};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use support::Api;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn create(api: &Api, name: &str) -> Result<()> {
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"app": "x"}}});
+    let (code, answer) = api.json(&format!("POST {MAPS}"), &[], Some(&map)).await?;
+    anyhow::ensure!(code == 201, "{answer}");
+    Ok(())
+}
+
+fn names(list: &Value) -> String {
+    let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(|item| item.pointer("/metadata/name")?.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+/// Later pages show the list as it was when the first was asked for.
+#[tokio::test]
+async fn pages_are_of_one_moment() -> Result<()> {
+    let api = Api::start().await?;
+    for name in ["a", "b", "c", "d", "e"] {
+        create(&api, name).await?;
+    }
+    let (_, first) = api.json(&format!("GET {MAPS}?limit=2"), &[], None).await?;
+    assert_eq!((names(&first).as_str(), &first["metadata"]["remainingItemCount"]), ("a b", &json!(3)));
+    create(&api, "bb").await?;
+    api.json(&format!("DELETE {MAPS}/d"), &[], None).await?;
+    let token = first["metadata"]["continue"].as_str().context("a token")?;
+    let (_, second) = api.json(&format!("GET {MAPS}?limit=2&continue={token}"), &[], None).await?;
+    assert_eq!(names(&second), "c d");
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    let token = second["metadata"]["continue"].as_str().context("a token")?;
+    let (_, last) = api.json(&format!("GET {MAPS}?limit=2&continue={token}"), &[], None).await?;
+    assert_eq!((names(&last).as_str(), last["metadata"].get("continue")), ("e", None));
+    let (_, selected) = api.json(&format!("GET {MAPS}?limit=1&labelSelector=app=x"), &[], None).await?;
+    assert!(selected["metadata"].get("remainingItemCount").is_none() && selected["metadata"]["continue"].is_string());
+    Ok(())
+}
+
+#[tokio::test]
+async fn versions_say_how_old_a_list_may_be() -> Result<()> {
+    let api = Api::start().await?;
+    create(&api, "a").await?;
+    let (_, before) = api.json(&format!("GET {MAPS}"), &[], None).await?;
+    let version = before["metadata"]["resourceVersion"].as_str().context("a version")?;
+    create(&api, "b").await?;
+    let list = async |query: &str| Ok::<_, anyhow::Error>(api.json(&format!("GET {MAPS}?{query}"), &[], None).await?.1);
+    assert_eq!(names(&list(&format!("resourceVersion={version}&resourceVersionMatch=Exact")).await?), "a");
+    assert_eq!(names(&list(&format!("resourceVersion={version}&resourceVersionMatch=NotOlderThan")).await?), "a b");
+    assert_eq!(names(&list("resourceVersion=0&limit=1").await?), "a b");
+    let late = list("resourceVersion=99999999").await?;
+    assert_eq!(
+        (&late["code"], &late["details"]["causes"][0]["reason"]),
+        (&json!(504), &json!("ResourceVersionTooLarge"))
+    );
+    for (query, want) in [
+        (
+            "resourceVersion=x",
+            "invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax",
+        ),
+        ("limit=x", "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        (
+            "fieldSelector=spec.x=1",
+            "\"spec.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        ),
+    ] {
+        assert_eq!(list(query).await?["message"], want);
+    }
+    Ok(())
+}
+
+/// The first events of a watch, one line each.
+async fn watch(api: &Api, path: &str, count: usize) -> Result<Vec<String>> {
+    let mut body = api.send(&format!("GET {path}"), &[], "").await?.into_body();
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        let frame = body.frame().await.context("an event")?.map_err(|error| anyhow::anyhow!(error))?;
+        let event: Value = serde_json::from_slice(&frame.into_data().ok().context("data")?)?;
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+        let end = text("/object/metadata/annotations/k8s.io~1initial-events-end").map(|_| "end");
+        let name = end.or_else(|| text("/object/metadata/name")).unwrap_or("-");
+        seen.push(format!("{} {name}", text("/type").unwrap_or_default()));
+    }
+    Ok(seen)
+}
+
+#[tokio::test]
+async fn watches_begin_where_they_are_asked_to() -> Result<()> {
+    let api = Api::start().await?;
+    create(&api, "a").await?;
+    create(&api, "b").await?;
+    let all = ["ADDED a", "ADDED b"];
+    assert_eq!(watch(&api, &format!("{MAPS}?watch=1"), 2).await?, all);
+    assert_eq!(watch(&api, &format!("{MAPS}?watch=1&resourceVersion=0"), 2).await?, all);
+    assert_eq!(watch(&api, "/api/v1/watch/namespaces/default/configmaps", 2).await?, all);
+    assert_eq!(watch(&api, "/api/v1/watch/namespaces/default/configmaps/b", 1).await?, ["ADDED b"]);
+    let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    assert_eq!(watch(&api, &format!("{MAPS}?{query}"), 3).await?, ["ADDED a", "ADDED b", "BOOKMARK end"]);
+    let (code, error) = api.json(&format!("GET {MAPS}?watch=1&sendInitialEvents=true"), &[], None).await?;
+    assert_eq!((code, &error["reason"]), (422, &json!("Invalid")));
+    Ok(())
+}
