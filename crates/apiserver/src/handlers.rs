@@ -14,6 +14,7 @@ mod special;
 mod splice;
 mod update;
 mod watch;
+pub(crate) mod websocket;
 mod write;
 
 use std::sync::Arc;

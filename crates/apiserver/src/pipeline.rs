@@ -124,6 +124,9 @@ impl ApiServer {
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, context, request).await;
         }
+        if info.verb == "watch" && handlers::websocket::is_asked(&context.headers) {
+            return handlers::websocket::answer(self, &served, context, request).await;
+        }
         handlers::answer(self, &served, context, request.into_body()).await
     }
 }

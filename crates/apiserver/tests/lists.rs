@@ -3,6 +3,7 @@
 mod support;
 
 use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use support::Api;
@@ -105,5 +106,25 @@ async fn watches_begin_where_they_are_asked_to() -> Result<()> {
     assert_eq!(watch(&api, &format!("{MAPS}?{query}"), 3).await?, ["ADDED a", "ADDED b", "BOOKMARK end"]);
     let (code, error) = api.json(&format!("GET {MAPS}?watch=1&sendInitialEvents=true"), &[], None).await?;
     assert_eq!((code, &error["reason"]), (422, &json!("Invalid")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn watches_go_over_web_sockets() -> Result<()> {
+    let api = Api::start().await?;
+    create(&api, "a").await?;
+    let url = format!("ws://server{MAPS}?watch=1&timeoutSeconds=5");
+    let (mut socket, response) = tokio_tungstenite::client_async(url, api.connect()).await?;
+    assert_eq!(response.status(), 101);
+    let mut next = async || -> Result<Value> {
+        let message = socket.next().await.context("a message")??;
+        Ok(serde_json::from_str(message.to_text()?)?)
+    };
+    assert_eq!(next().await?["object"]["metadata"]["name"], "a");
+    create(&api, "b").await?;
+    let event = next().await?;
+    assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("b")));
+    let refused = tokio_tungstenite::client_async(format!("ws://server{MAPS}?watch=1&limit=x"), api.connect()).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("400")));
     Ok(())
 }

@@ -67,6 +67,24 @@ impl Api {
         Ok(self.server.handle(request).await)
     }
 
+    /// One connection of HTTP/1.1 to the server, upgrades included, with nothing of a network in between.
+    #[allow(dead_code)] // Not every test needs one.
+    pub(crate) fn connect(&self) -> tokio::io::DuplexStream {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let server = self.server.clone();
+        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+            let mut request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+            request.extensions_mut().insert(api::UserInfo::authenticated("admin", &["system:masters"]));
+            let answer = server.handle(request);
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .serve_connection(hyper_util::rt::TokioIo::new(far), service)
+            .with_upgrades();
+        tokio::spawn(connection);
+        near
+    }
+
     /// The same, with the body read to its end.
     pub(crate) async fn call(
         &self,

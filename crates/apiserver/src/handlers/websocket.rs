@@ -1,0 +1,95 @@
+//! WATCH over a WebSocket: one message per event.
+
+use std::sync::Arc;
+
+use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use api::ApiError;
+use bytes::{Buf as _, Bytes};
+use futures::{SinkExt as _, StreamExt as _};
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Message, Role};
+
+use crate::http::{Body, PROTOBUF, full};
+use crate::pipeline::Context;
+use crate::registry::Served;
+use crate::server::ApiServer;
+
+/// The length before a protobuf event, which a message has of its own.
+const FRAME_LENGTH: usize = 4;
+
+/// The client wants to go on as a WebSocket.
+pub(crate) fn is_asked(headers: &HeaderMap) -> bool {
+    let has = |name: header::HeaderName, wanted: &str| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        value.split(',').any(|token| token.trim().eq_ignore_ascii_case(wanted))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
+}
+
+/// Answers the watch as usual, and hands its events over to the socket.
+pub(crate) async fn answer(
+    server: &Arc<ApiServer>,
+    served: &Arc<Served>,
+    context: &Context,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let key = request.headers().get(header::SEC_WEBSOCKET_KEY).cloned();
+    let key = key.ok_or_else(|| ApiError::bad_request("a WebSocket needs a Sec-WebSocket-Key"))?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    let watch = super::answer(server, served, context, full(Bytes::new())).await?;
+    if watch.status() != StatusCode::OK {
+        return Ok(watch);
+    }
+    let content_type = watch.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let is_binary = content_type.is_some_and(|value| value.starts_with(PROTOBUF));
+    let events = watch.into_body();
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(connection) => {
+                let socket = WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, None).await;
+                carry(socket, events, is_binary).await;
+            }
+            Err(error) => tracing::debug!(%error, "the client did not become a WebSocket"),
+        }
+    });
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    Ok(response)
+}
+
+/// Sends events until either side has had enough; what the client says is not heard.
+async fn carry(mut socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, mut events: Body, is_binary: bool) {
+    loop {
+        tokio::select! {
+            said = socket.next() => match said {
+                None | Some(Err(_) | Ok(Message::Close(_))) => return,
+                Some(Ok(_)) => (),
+            },
+            frame = events.frame() => {
+                let Some(Ok(Ok(event))) = frame.map(|frame| frame.map(hyper::body::Frame::into_data)) else { break };
+                if socket.send(message(event, is_binary)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+    // The watch has ended; a client that is gone already need not hear it.
+    let _ = socket.close(None).await;
+}
+
+fn message(mut event: Bytes, is_binary: bool) -> Message {
+    if is_binary {
+        event.advance(FRAME_LENGTH.min(event.len()));
+        return Message::Binary(event);
+    }
+    Message::text(String::from_utf8_lossy(&event).trim_end().to_owned())
+}
