@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rand::seq::SliceRandom as _;
 use rustls::ServerConfig;
 use store::etcd::{Client, EtcdConfig, Listener};
 use tokio::net::{TcpListener, UnixListener};
@@ -90,8 +91,11 @@ pub(crate) fn unix(path: &Path) -> Result<Listener> {
 
 /// An etcd cluster as a store.
 pub(crate) async fn client(options: &cli::state::Etcd) -> Result<Client> {
+    // Servers with the same flags begin at different members, so that not all of them suffer when one goes.
+    let mut endpoints = options.etcd_servers.clone();
+    endpoints.shuffle(&mut rand::rng());
     let config = EtcdConfig {
-        endpoints: options.etcd_servers.clone(),
+        endpoints,
         ca: options.etcd_cafile.clone(),
         cert: options.etcd_certfile.clone(),
         key: options.etcd_keyfile.clone(),

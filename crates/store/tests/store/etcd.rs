@@ -172,6 +172,12 @@ impl Etcd {
         self.process.wait().unwrap();
     }
 
+    /// As a machine that hangs: connections stay open, and nobody answers.
+    pub(crate) fn pause(&self) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), rustix::process::Signal::STOP)
+            .unwrap();
+    }
+
     pub(crate) fn start(&mut self) {
         self.process = self.command.spawn().unwrap();
     }

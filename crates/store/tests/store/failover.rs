@@ -89,6 +89,30 @@ async fn a_cluster_of_three_goes_on_when_any_member_dies() {
     }
 }
 
+/// A member that hangs says nothing and keeps its connections: a question moves on first, and takes the watch with it.
+#[tokio::test]
+async fn a_member_that_hangs_is_passed_over() {
+    let Some(binary) = tool("etcd") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let members = Etcd::cluster(&binary, dir.path(), 3);
+    let endpoints: Vec<_> = members.iter().map(|member| member.endpoint.clone()).collect();
+    let client = connect(endpoints.clone()).await;
+    let other = connect(endpoints[1..].to_vec()).await;
+    let mut watch = client.watch("a".into(), None, 0).await.unwrap();
+    members[0].pause();
+    let begun = std::time::Instant::now();
+    let written = loop {
+        // The one that hangs may have led the others.
+        if let Ok(revision) = put(&other, "a").await {
+            break revision;
+        }
+    };
+    assert!(client.revision().await.unwrap() >= written);
+    while watch.next().await.unwrap().unwrap().revision < written {}
+    // Without the question the connection would be given up after 15 s.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(12), "{:?}", begun.elapsed());
+}
+
 #[tokio::test]
 async fn a_watch_that_was_away_too_long_is_ended() {
     let dir = tempfile::tempdir().unwrap();

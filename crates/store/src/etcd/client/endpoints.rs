@@ -1,16 +1,14 @@
 //! Which endpoint is asked, and when the next one is.
 
-use std::{
-    error::Error,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{error::Error, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tonic::{Code, Status, transport::Channel};
 
 /// An endpoint that has not answered by then is passed over; etcd itself gives up after 7 s.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A question that may be asked again is asked elsewhere after this time: a machine that lost its power does not say so.
+const IMPATIENCE: Duration = Duration::from_secs(3);
 /// How long a request goes round the endpoints before it fails: an election passes in this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -28,24 +26,34 @@ pub(super) enum Retry {
 pub(super) struct Endpoints {
     channels: Vec<(String, Channel)>,
     /// Requests made anywhere go here, modulo the number of channels; raised when that endpoint fails.
-    current: AtomicUsize,
+    current: watch::Sender<usize>,
 }
 
 impl Endpoints {
     pub(super) fn new(channels: Vec<(String, Channel)>) -> Endpoints {
-        Endpoints { channels, current: AtomicUsize::new(0) }
+        Endpoints { channels, current: watch::Sender::new(0) }
     }
 
     /// The channel to use now, and the turn to give up with [`Endpoints::pass`].
     pub(super) fn channel(&self) -> Option<(usize, &str, Channel)> {
-        let turn = self.current.load(Ordering::Relaxed);
+        let turn = *self.current.borrow();
         let (name, channel) = self.channels.get(turn.checked_rem(self.channels.len())?)?;
         Some((turn, name, channel.clone()))
     }
 
     /// The endpoint of this turn has failed; whoever notices first moves on.
     pub(super) fn pass(&self, turn: usize) {
-        let _ = self.current.compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+        self.current.send_if_modified(|current| {
+            let mine = *current == turn;
+            *current = current.wrapping_add(usize::from(mine));
+            mine
+        });
+    }
+
+    /// Resolves when somebody has noticed that the endpoint of this turn has failed.
+    pub(super) async fn passed(&self, turn: usize) {
+        // The sender lives as long as `self`.
+        let _ = self.current.subscribe().wait_for(|current| *current != turn).await;
     }
 
     /// Asks one endpoint after the other until one answers.
@@ -58,7 +66,12 @@ impl Endpoints {
         let mut tried = 0;
         loop {
             let (turn, name, channel) = self.channel().ok_or_else(|| Status::unavailable("no endpoint"))?;
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask(channel)).await;
+            let patience = match retry {
+                // Each endpoint once; then whoever is slow is waited for.
+                Retry::Always if tried + 1 < self.channels.len() => IMPATIENCE,
+                _ => ANSWER_TIMEOUT,
+            };
+            let answer = tokio::time::timeout(patience, ask(channel)).await;
             let status = match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
                 Err(status) if is_failure(&status) => status,
                 answer => return answer,

@@ -22,6 +22,7 @@ use crate::{
 
 /// Starts a watch; when this returns, etcd has it.
 pub(super) async fn start(endpoints: Arc<Endpoints>, keys: Keys, from: Revision) -> Result<Watch, StoreError> {
+    let turn = endpoints.channel().map_or(0, |(turn, ..)| turn);
     let (stream, created) = endpoints
         .call(Retry::Always, |channel| open(channel, &keys, from))
         .await
@@ -30,7 +31,8 @@ pub(super) async fn start(endpoints: Arc<Endpoints>, keys: Keys, from: Revision)
         return Err(ended(&created));
     }
     let next = if from > 0 { from } else { revision(created.header.as_ref()) + 1 };
-    let follow = Follow { endpoints, keys, next, stream: Some(stream), ready: VecDeque::new(), ended: false };
+    // If the endpoint was passed over meanwhile the stream is opened once more than needed.
+    let follow = Follow { endpoints, turn, keys, next, stream: Some(stream), ready: VecDeque::new(), ended: false };
     Ok(Watch::new(stream::unfold(follow, |mut follow| async move {
         let item = follow.next().await?;
         follow.ended = item.is_err();
@@ -94,6 +96,8 @@ async fn open(channel: Channel, keys: &Keys, from: Revision) -> Result<(Open, pb
 
 struct Follow {
     endpoints: Arc<Endpoints>,
+    /// The one the stream is of.
+    turn: usize,
     keys: Keys,
     /// Nothing before this revision is asked for again.
     next: Revision,
@@ -121,10 +125,8 @@ impl Follow {
             if !is_failure(&status) {
                 return Some(Err(failure::plain(&status)));
             }
-            if let Some((turn, name, _)) = self.endpoints.channel() {
-                tracing::debug!(endpoint = name, error = causes(&status), "etcd watch broke off; taking it up again");
-                self.endpoints.pass(turn);
-            }
+            tracing::debug!(error = causes(&status), "etcd watch broke off; taking it up again");
+            self.endpoints.pass(self.turn);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -133,9 +135,14 @@ impl Follow {
     /// Takes the next response, from a new stream if there is none; an error ends the watch, a status the stream.
     async fn receive(&mut self) -> Result<Option<StoreError>, Status> {
         let response = match &mut self.stream {
-            Some(open) => open.message().await?,
+            Some(open) => tokio::select! {
+                message = open.message() => message?,
+                // Its connection may look alive for long after a request was not answered.
+                () = self.endpoints.passed(self.turn) => return Err(Status::unavailable("the endpoint is passed over")),
+            },
             None => {
-                let (_, _, channel) = self.endpoints.channel().ok_or_else(|| Status::unavailable("no endpoint"))?;
+                let (turn, _, channel) = self.endpoints.channel().ok_or_else(|| Status::unavailable("no endpoint"))?;
+                self.turn = turn;
                 let opened = tokio::time::timeout(ANSWER_TIMEOUT, open(channel, &self.keys, self.next)).await;
                 let (stream, created) = opened.map_err(|_| Status::deadline_exceeded("no answer in time"))??;
                 self.stream = Some(stream);
