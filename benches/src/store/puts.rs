@@ -25,7 +25,7 @@ const CLIENTS: usize = 64;
 const PUTS: usize = 20_000;
 const VALUE_BYTES: usize = 2048;
 /// Each side in turn, so that both meet the same neighbours; the best of each counts.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
     Report::title(&format!("{PUTS} durable puts of {VALUE_BYTES} bytes by {CLIENTS} clients, best of {ROUNDS} rounds"));

@@ -1,9 +1,18 @@
 //! Opening where it cannot be, limits, and what the engine does on its own: leases end, history and segments go.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs, io,
+    path::Path,
+    process::Command,
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
 
 use futures::StreamExt;
-use store::*;
+use store::{
+    disk::{Disk, DiskFile, RealDisk},
+    *,
+};
 
 fn open(dir: &Path) -> Result<Embedded, OpenError> {
     Embedded::open(dir, Options::default())
@@ -134,6 +143,127 @@ async fn overwritten_data_gives_its_disk_space_back() {
     let all = store.range(Range::prefix("key-")).await.unwrap();
     assert_eq!((all.count, all.revision), (64, 1 + 40 * 64));
     assert!(all.kvs.iter().all(|kv| kv.value[..] == [39; 1000] && kv.version == 40));
+}
+
+/// Real files, except that what is written to a base's draft waits until it is let through.
+#[derive(Clone, Default)]
+struct SlowBase(Arc<(Mutex<Progress>, Condvar)>);
+
+#[derive(Default)]
+struct Progress {
+    begun: bool,
+    released: bool,
+}
+
+impl SlowBase {
+    fn begun(&self) -> bool {
+        self.0.0.lock().unwrap().begun
+    }
+
+    fn release(&self) {
+        self.0.0.lock().unwrap().released = true;
+        self.0.1.notify_all();
+    }
+}
+
+struct Released(SlowBase);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+struct SlowFile {
+    file: Box<dyn DiskFile>,
+    disk: SlowBase,
+}
+
+impl DiskFile for SlowFile {
+    fn append(&mut self, data: &[u8]) -> io::Result<()> {
+        let (progress, changed) = &*self.disk.0;
+        let mut progress = progress.lock().unwrap();
+        progress.begun = true;
+        drop(changed.wait_while(progress, |progress| !progress.released).unwrap());
+        self.file.append(data)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+impl Disk for SlowBase {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealDisk.list(dir)
+    }
+    fn read(&self, path: &Path) -> io::Result<Box<dyn io::Read>> {
+        RealDisk.read(path)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = RealDisk.create(path)?;
+        match path.extension().is_some_and(|extension| extension == "tmp") {
+            true => Ok(Box::new(SlowFile { file, disk: self.clone() })),
+            false => Ok(file),
+        }
+    }
+    fn reopen(&self, path: &Path, len: u64) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.reopen(path, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+    fn free(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free(dir)
+    }
+}
+
+#[tokio::test]
+async fn while_a_base_is_written_writers_compaction_and_leases_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SlowBase::default();
+    let options = Options {
+        segment_bytes: 16 << 10,
+        history_bytes: 16 << 10,
+        disk: Arc::new(disk.clone()),
+        ..Options::default()
+    };
+    let store = Embedded::open(dir.path(), options).unwrap();
+    // A test that fails must not leave it standing.
+    let _released = Released(disk.clone());
+    let mut puts = 0;
+    while !disk.begun() {
+        put(&store, "a", vec![0; 1000], 0).await.unwrap();
+        puts += 1;
+        assert!(puts < 1000, "no base is ever begun");
+    }
+    // It stands still now. More than a whole round of segments is written, and a lease ends in time.
+    let lease = store.lease_grant(3, 0).await.unwrap();
+    put(&store, "leased", vec![], lease.id).await.unwrap();
+    let mut ended = store.watch("leased".into(), None, 0).await.unwrap();
+    for _ in 0..100 {
+        put(&store, "a", vec![1; 1000], 0).await.unwrap();
+    }
+    let revision = store.revision().await.unwrap();
+    match store.compact(revision).await {
+        Ok(()) | Err(StoreError::Compacted { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let gone = tokio::time::timeout(Duration::from_secs(30), ended.next()).await.expect("the lease ends");
+    assert_eq!(gone.unwrap().unwrap().events[0].kind, EventKind::Delete);
+    disk.release();
+    store.close().await;
+    let store = open(dir.path()).unwrap();
+    assert_eq!(store.range(Range::key("a")).await.unwrap().kvs[0].value[..], [1; 1000]);
 }
 
 fn disk_usage(dir: &Path) -> u64 {

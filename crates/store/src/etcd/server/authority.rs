@@ -96,8 +96,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Readdressed<S> {
 enum Frames {
     /// So many bytes pass as they are.
     Pass(usize),
-    /// A frame's header, as far as it has come.
-    Header(Vec<u8>),
+    /// So many bytes of a frame's header.
+    Header([u8; FRAME_HEADER], usize),
     /// A frame that is a whole header block, as far as it has come.
     Block { flags: u8, stream: [u8; 4], len: usize, payload: Vec<u8> },
 }
@@ -112,16 +112,18 @@ impl Frames {
     fn feed(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             match self {
-                Frames::Pass(0) => *self = Frames::Header(Vec::with_capacity(FRAME_HEADER)),
+                Frames::Pass(0) => *self = Frames::Header([0; FRAME_HEADER], 0),
                 Frames::Pass(left) => {
                     let passing = take(&mut input, *left);
                     *left -= passing.len();
                     out.extend_from_slice(passing);
                 }
-                Frames::Header(header) => {
-                    header.extend_from_slice(take(&mut input, FRAME_HEADER - header.len()));
-                    if let Some(header) = header.first_chunk().copied() {
-                        *self = Frames::start(header, out);
+                Frames::Header(header, have) => {
+                    let come = take(&mut input, FRAME_HEADER - *have);
+                    header.iter_mut().skip(*have).zip(come).for_each(|(slot, byte)| *slot = *byte);
+                    *have += come.len();
+                    if *have == FRAME_HEADER {
+                        *self = Frames::start(*header, out);
                     }
                 }
                 Frames::Block { flags, stream, len, payload } => {
