@@ -36,6 +36,11 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 /// There is one member; its id and its cluster's need only be the same every time and not 0.
 const CLUSTER_ID: u64 = 0x6665_7272_7900_0001;
 const MEMBER_ID: u64 = 0x6665_7272_7900_0002;
+/// Calls at once on one connection. etcd sets no limit; the library's own of 200 would leave the watches of a client that opens a
+/// stream for each without a word.
+const MAX_STREAMS: u32 = 100_000;
+/// A peer that is gone without a word is found out, with its watches, after etcd's own time.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
 /// Accepted connections that wait to be served.
 const BACKLOG: usize = 64;
 
@@ -64,6 +69,8 @@ pub async fn serve(
     drop(sender);
     let connections = ReceiverStream::new(connections).map(Ok::<_, io::Error>);
     tonic::transport::Server::builder()
+        .max_concurrent_streams(Some(MAX_STREAMS))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .add_routes(Server::new(store, urls, drain.clone()).routes())
         .serve_with_incoming_shutdown(connections, drain.cancelled_owned())
         .await?;

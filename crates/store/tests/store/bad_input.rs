@@ -133,6 +133,24 @@ async fn ten_thousand_watches_of_one_client_cost_little_and_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_may_open_a_stream_for_every_watch() {
+    const STREAMS: usize = 2000;
+    let server = Server::start().await;
+    let (channel, before) = (server.channel().await, server.resident_bytes());
+    let mut sessions: Vec<_> = (0..STREAMS).map(|_| Session::start(channel.clone())).collect();
+    for session in &mut sessions {
+        session.requests.send(watch("a")).await.unwrap();
+        assert!(session.next().await.created);
+    }
+    let each = (server.resident_bytes() - before) / STREAMS as u64;
+    assert!(each < 32 << 10, "{each} bytes a stream");
+    put(&mut KvClient::new(channel), "a", 1).await;
+    for session in &mut sessions {
+        assert_eq!(session.next().await.events.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_readers_hold_no_memory_and_hear_that_they_are_too_late() {
     const STREAMS: usize = 10;
     const PUTS: usize = 600;
