@@ -12,6 +12,8 @@ pub struct ApiError {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Box<Details>>,
+    /// Where a list that can no longer be continued as it was may go on all the same.
+    pub resume: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,7 +58,7 @@ impl GroupResource<'_> {
 
 impl ApiError {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason, message: message.into(), details: None, resume: None }
     }
 
     #[must_use]
@@ -182,6 +184,10 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,
         });
+        if let (Some(token), Some(metadata)) = (&self.resume, status.get_mut("metadata").and_then(Value::as_object_mut))
+        {
+            metadata.insert("continue".into(), token.as_ref().into());
+        }
         if let (false, Some(map)) = (self.reason.is_empty(), status.as_object_mut()) {
             map.insert("reason".into(), self.reason.into());
         }

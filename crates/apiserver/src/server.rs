@@ -104,10 +104,7 @@ impl From<ApiError> for ServerError {
 /// The one place where store errors become API errors.
 pub(crate) fn store_error(error: StoreError) -> ApiError {
     match error {
-        StoreError::Compacted { .. } => ApiError::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-             without the continue parameter.",
-        ),
+        StoreError::Compacted { .. } => ApiError::expired("The resourceVersion for the provided list is too old."),
         StoreError::TooLarge { .. } => ApiError::too_large(error.to_string()),
         StoreError::Poisoned(_) | StoreError::Closed | StoreError::Unavailable(_) => {
             ApiError::unavailable(error.to_string())

@@ -128,3 +128,27 @@ async fn watches_go_over_web_sockets() -> Result<()> {
     assert!(refused.is_err_and(|error| error.to_string().contains("400")));
     Ok(())
 }
+
+/// Once the moment of the first page is forgotten, a client may go on with what there is now.
+#[tokio::test]
+async fn a_forgotten_list_can_be_resumed() -> Result<()> {
+    let api = Api::start().await?;
+    for name in ["a", "b", "c"] {
+        create(&api, name).await?;
+    }
+    let (_, first) = api.json(&format!("GET {MAPS}?limit=1"), &[], None).await?;
+    let token = first["metadata"]["continue"].as_str().context("a token")?;
+    create(&api, "bb").await?;
+    create(&api, "d").await?;
+    api.store.compact(api.store.revision().await?).await?;
+    let (code, gone) = api.json(&format!("GET {MAPS}?limit=2&continue={token}"), &[], None).await?;
+    assert_eq!((code, &gone["reason"]), (410, &json!("Expired")));
+    let resume = gone["metadata"]["continue"].as_str().context("another token")?;
+    let (_, rest) = api.json(&format!("GET {MAPS}?continue={resume}"), &[], None).await?;
+    assert_eq!(names(&rest), "b bb c d");
+    let old = first["metadata"]["resourceVersion"].as_str().context("a version")?;
+    let exact = format!("GET {MAPS}?resourceVersion={old}&resourceVersionMatch=Exact");
+    let (code, gone) = api.json(&exact, &[], None).await?;
+    assert_eq!((code, &gone["message"]), (410, &json!("The resourceVersion for the provided list is too old.")));
+    Ok(())
+}

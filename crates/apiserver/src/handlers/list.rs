@@ -67,6 +67,14 @@ impl Selection {
     }
 }
 
+/// The revision of a token that goes on with whatever is there.
+const AS_IT_IS: i64 = -1;
+const TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new \
+                       list without the continue parameter, or use the continue token in this response to retrieve the \
+                       remainder of the results. Continuing with the provided token results in an inconsistent list - \
+                       objects that were created, modified, or deleted between the time the first chunk was returned and \
+                       now may show up in the list.";
+
 /// Where the next page begins; opaque to clients.
 #[derive(Serialize, Deserialize)]
 struct Continue {
@@ -189,8 +197,13 @@ fn cut(revision: i64, mut items: impl Iterator<Item = Arc<Stored>>, limit: usize
 }
 
 fn token(revision: i64, last: &str) -> String {
-    let token = Continue { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{last}\0") };
-    URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
+    Continue { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{last}\0") }.encode()
+}
+
+impl Continue {
+    fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
 }
 
 async fn continued(
@@ -203,8 +216,19 @@ async fn continued(
     let decoded = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| serde_json::from_slice::<Continue>(&bytes).ok());
     let decoded = decoded
         .ok_or_else(|| ApiError::bad_request("invalid continue token: continue key is not valid: it is not a token"))?;
-    let items = at_revision(server, served, decoded.rv, &decoded.start).await?;
-    Ok(cut(decoded.rv, items.into_iter().filter(|item| selection.matches(item)), limit, selection))
+    // A client that was told to may go on with the list as it is now.
+    let revision = match decoded.rv {
+        AS_IT_IS => server.feed.current().await.map_err(store_error)?,
+        revision => revision,
+    };
+    let items = match at_revision(server, served, revision, &decoded.start).await {
+        Err(error) if error.code == 410 => {
+            let next = Continue { rv: AS_IT_IS, ..decoded };
+            return Err(ApiError { resume: Some(next.encode().into()), ..ApiError::expired(TOO_OLD) });
+        }
+        items => items?,
+    };
+    Ok(cut(revision, items.into_iter().filter(|item| selection.matches(item)), limit, selection))
 }
 
 /// The objects from `start` on, as they were.

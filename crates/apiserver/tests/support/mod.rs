@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Api {
     server: Arc<ApiServer>,
     drain: CancellationToken,
+    #[allow(dead_code)] // Few tests go behind the server's back.
+    pub(crate) store: Arc<dyn store::Store>,
     _dir: tempfile::TempDir,
 }
 
@@ -45,8 +47,9 @@ impl Api {
             kubelet: KubeletClient { tls: Arc::new(tls) },
         };
         let drain = CancellationToken::new();
-        let server = ApiServer::start(config, Arc::new(store), drain.clone()).await?;
-        Ok(Self { server, drain, _dir: dir })
+        let store: Arc<dyn store::Store> = Arc::new(store);
+        let server = ApiServer::start(config, store.clone(), drain.clone()).await?;
+        Ok(Self { server, drain, store, _dir: dir })
     }
 
     /// Sends `METHOD path` with headers; answers the response with its body still to be read.
