@@ -78,6 +78,11 @@ impl EtcdCluster {
 }
 
 impl Member {
+    /// Whether it may be killed while others count on what it acknowledged.
+    pub fn survives_kills(&self) -> bool {
+        testkit::etcd_survives_kills(&self.program)
+    }
+
     /// Waits until it takes part in the cluster again.
     pub fn healthy(&mut self) -> Result<()> {
         let tool = etcd_tool("etcdctl")?.display().to_string();

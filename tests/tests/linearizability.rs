@@ -182,13 +182,13 @@ fn torment(mut etcd: EtcdCluster, mut servers: Vec<Server>, mut random: Random, 
         let pause = Duration::from_millis(500 + random.below(3500));
         let running = || "it runs".to_owned();
         match random.below(4) {
-            0 => {
+            0 if etcd.members[index].survives_kills() => {
                 etcd.members[index].process.take().with_context(running)?.kill()?;
                 std::thread::sleep(pause);
                 etcd.members[index].start()?;
                 etcd.members[index].healthy()?;
             }
-            1 => {
+            0 | 1 => {
                 etcd.members[index].process.as_mut().with_context(running)?.pause()?;
                 std::thread::sleep(pause);
                 etcd.members[index].process.as_mut().with_context(running)?.resume()?;

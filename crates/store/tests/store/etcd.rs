@@ -174,8 +174,15 @@ impl Etcd {
 
     /// As a machine that hangs: connections stay open, and nobody answers.
     pub(crate) fn pause(&self) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), rustix::process::Signal::STOP)
-            .unwrap();
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).unwrap();
     }
 
     pub(crate) fn start(&mut self) {
