@@ -68,6 +68,9 @@ pub(crate) async fn validate(
     if attributes.operation == Operation::Delete {
         return namespace::protect(attributes);
     }
+    if attributes.is("scheduling.k8s.io", "priorityclasses") {
+        return pods::one_default(server, attributes, object);
+    }
     if attributes.is("", "services") {
         server.feed.current().await.map_err(crate::server::store_error)?;
         return allocate::service(server, attributes, object);

@@ -46,6 +46,9 @@ fn merge_object(
     if let Some(Value::Array(kept)) = changes.get(RETAIN_KEYS) {
         target.retain(|key, _| kept.iter().any(|k| k.as_str() == Some(key)));
     }
+    let ordered = changes.keys().filter_map(|key| key.strip_prefix(SET_ELEMENT_ORDER));
+    let before: Map<String, Value> =
+        ordered.filter_map(|list| Some((list.to_owned(), target.get(list)?.clone()))).collect();
     for (key, change) in changes {
         if key == DIRECTIVE || key == RETAIN_KEYS || key.starts_with(SET_ELEMENT_ORDER) {
             continue;
@@ -67,7 +70,8 @@ fn merge_object(
         if let (Some(list), Value::Array(order)) = (key.strip_prefix(SET_ELEMENT_ORDER), order) {
             let merge_key = schema.and_then(|s| s.field(list)).map(|f| f.patch.merge_key.as_ref()).unwrap_or_default();
             if let Some(Value::Array(items)) = target.get_mut(list) {
-                reorder(items, order, merge_key);
+                let server = before.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+                arrange(items, order, server, merge_key);
             }
         }
     }
@@ -142,12 +146,14 @@ fn merge_map(target: &mut Map<String, Value>, changes: &Map<String, Value>, inne
 /// Merges a list whose elements are identified by a key, or are primitives that form a set.
 fn merge_list(items: &mut Vec<Value>, changes: &[Value], field: &Field) -> Result<(), PatchError> {
     let merge_key = field.patch.merge_key.as_ref();
+    let server = items.clone();
     if merge_key.is_empty() {
         for change in changes {
             if !items.contains(change) {
                 items.push(change.clone());
             }
         }
+        arrange(items, changes, &server, merge_key);
         return Ok(());
     }
     let element = match &field.shape {
@@ -186,24 +192,33 @@ fn merge_list(items: &mut Vec<Value>, changes: &[Value], field: &Field) -> Resul
             }
         }
     }
+    arrange(items, changes, &server, merge_key);
     Ok(())
 }
 
-/// Puts the named elements in the given order; the others keep their place relative to what preceded them.
-fn reorder(items: &mut Vec<Value>, order: &[Value], merge_key: &str) {
+/// Puts the elements of `named` in its order, and those of the server among them so that what was in front of another
+/// stays there. What is new goes before what the server alone has.
+fn arrange(items: &mut Vec<Value>, named: &[Value], server: &[Value], merge_key: &str) {
     let id = |item: &Value| if merge_key.is_empty() { Some(item.clone()) } else { item.get(merge_key).cloned() };
-    let rank = |item: &Value| {
+    let place = |list: &[Value], item: &Value| {
         let wanted = id(item)?;
-        order.iter().position(|o| id(o).as_ref() == Some(&wanted))
+        list.iter().position(|other| id(other).as_ref() == Some(&wanted))
     };
-    let mut last = 0;
-    let mut keyed: Vec<(usize, usize, Value)> = Vec::with_capacity(items.len());
-    for (index, item) in items.drain(..).enumerate() {
-        last = rank(&item).unwrap_or(last);
-        keyed.push((last, index, item));
+    let (mut own, mut others): (Vec<Value>, Vec<Value>) =
+        std::mem::take(items).into_iter().partition(|item| place(named, item).is_some());
+    own.sort_by_key(|item| place(named, item));
+    others.sort_by_key(|item| place(server, item));
+    let mut others = others.into_iter().peekable();
+    for item in own {
+        while let Some(other) = others.peek() {
+            match (place(server, other), place(server, &item)) {
+                (Some(before), Some(after)) if before < after => items.extend(others.next()),
+                _ => break,
+            }
+        }
+        items.push(item);
     }
-    keyed.sort_by_key(|(rank, index, _)| (*rank, *index));
-    items.extend(keyed.into_iter().map(|(_, _, item)| item));
+    items.extend(others);
 }
 
 #[cfg(test)]
@@ -231,11 +246,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_new_goes_before_what_the_server_alone_has() {
+        let conditions = |names: &[&str]| {
+            let list: Vec<Value> = names.iter().map(|name| json!({"type": name})).collect();
+            json!({"status": {"conditions": list}})
+        };
+        check(conditions(&["PodScheduled"]), conditions(&["Ready"]), conditions(&["Ready", "PodScheduled"]));
+        check(conditions(&["A", "B", "C"]), conditions(&["C", "D"]), conditions(&["A", "B", "C", "D"]));
+        check(conditions(&["A", "B", "C"]), conditions(&["D", "B"]), conditions(&["D", "A", "B", "C"]));
+    }
+
+    #[test]
     fn maps_scalars_and_atomic_lists() {
         check(
             json!({"metadata": {"labels": {"a": "1", "b": "2"}, "finalizers": ["x"]}}),
             json!({"metadata": {"labels": {"a": null, "c": "3"}, "finalizers": ["y"]}}),
-            json!({"metadata": {"labels": {"b": "2", "c": "3"}, "finalizers": ["x", "y"]}}),
+            json!({"metadata": {"labels": {"b": "2", "c": "3"}, "finalizers": ["y", "x"]}}),
         );
         check(
             json!({"spec": {"containers": [{"name": "a", "args": ["1", "2"]}]}}),

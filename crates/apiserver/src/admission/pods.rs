@@ -8,14 +8,31 @@ use serde_json::{Value, json};
 use super::Attributes;
 use crate::server::ApiServer;
 
+/// The class of pods that name none; there is one at most.
+fn default_class(server: &ApiServer) -> Option<Object> {
+    let classes = server.registry.find("scheduling.k8s.io", "v1", "priorityclasses")?.cache.as_ref()?;
+    let snapshot = classes.snapshot();
+    let mut all = snapshot.objects.values().map(|stored| stored.decode());
+    all.find(|class| class.get("globalDefault") == Some(&Value::Bool(true)))
+}
+
+pub(super) fn one_default(server: &ApiServer, attributes: &Attributes<'_>, class: &Object) -> Result<(), ApiError> {
+    let wanted = class.get("globalDefault") == Some(&Value::Bool(true));
+    match default_class(server).filter(|known| wanted && known.name() != attributes.name) {
+        Some(known) => Err(attributes.forbidden(format!(
+            "PriorityClass {} is already marked as default. Only one default can exist",
+            known.name()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Resolves a pod's priority class into its number.
 pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let classes = server.registry.find("scheduling.k8s.io", "v1", "priorityclasses").and_then(|s| s.cache.as_ref());
     let wanted = pod.text(&["spec", "priorityClassName"]).to_owned();
     let class = if wanted.is_empty() {
-        let snapshot = classes.map(|cache| cache.snapshot());
-        let all = snapshot.iter().flat_map(|snapshot| snapshot.objects.values()).map(|stored| stored.decode());
-        all.into_iter().find(|class| class.get("globalDefault") == Some(&Value::Bool(true)))
+        default_class(server)
     } else {
         let found = classes.and_then(|cache| cache.get(&wanted)).map(|stored| stored.decode());
         Some(found.ok_or_else(|| attributes.forbidden(format!("no PriorityClass with name {wanted} was found")))?)

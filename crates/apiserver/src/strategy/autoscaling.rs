@@ -25,6 +25,10 @@ pub(super) struct HorizontalPodAutoscalers;
 impl Strategy for HorizontalPodAutoscalers {
     fn default(&self, object: &mut Object) {
         set_default(object, &["spec", "minReplicas"], 1);
+        // The first version has no metrics but one.
+        if object.text(&["apiVersion"]) == "autoscaling/v1" {
+            return;
+        }
         let cpu = json!({"type": "Resource", "resource": {
             "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80},
         }});

@@ -118,6 +118,11 @@ impl<'a> At<'a> {
         }
     }
 
+    /// How many complaints there are so far.
+    pub(super) fn complaints(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
     pub(super) fn complain(&self, error: FieldError) {
         self.errors.borrow_mut().push(error);
     }

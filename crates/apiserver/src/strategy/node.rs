@@ -124,14 +124,8 @@ pub(super) fn tolerations(at: &At<'_>) {
         match operator.text() {
             "Equal" | "" => value.named_if_set(is_label_value),
             "Exists" if !value.is_empty() => {
-                operator.complain(FieldError::invalid(
-                    operator.path(),
-                    json!({
-                        "Key": key.text(), "Operator": "Exists", "Value": value.text(), "Effect": effect.text(),
-                        "TolerationSeconds": toleration.field("tolerationSeconds").value(),
-                    }),
-                    "value must be empty when `operator` is 'Exists'",
-                ));
+                let detail = "value must be empty when `operator` is 'Exists'";
+                operator.complain(FieldError::invalid(operator.path(), value.text(), detail));
             }
             "Exists" => (),
             _ => operator.one_of(&["Equal", "Exists"]),

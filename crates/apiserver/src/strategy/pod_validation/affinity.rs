@@ -92,7 +92,7 @@ pub(super) fn spread(at: &At<'_>) {
     for constraint in at.items() {
         let (skew, key) = (constraint.field("maxSkew"), constraint.field("topologyKey"));
         if skew.number().unwrap_or(0) <= 0 {
-            skew.complain(FieldError::invalid(skew.path(), skew.number().unwrap_or(0), "must be greater than 0"));
+            skew.complain(FieldError::invalid(skew.path(), skew.number().unwrap_or(0), "must be greater than zero"));
         }
         if key.is_empty() {
             key.required("can not be empty");
@@ -106,7 +106,9 @@ pub(super) fn spread(at: &At<'_>) {
         }
         seen.push(pair);
         let domains = constraint.field("minDomains");
-        domains.positive();
+        if domains.number().is_some_and(|number| number <= 0) {
+            domains.invalid("must be greater than zero");
+        }
         if domains.exists() && action.text() != "DoNotSchedule" {
             let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
             domains.invalid(detail);

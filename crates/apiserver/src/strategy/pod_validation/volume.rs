@@ -1,5 +1,7 @@
 //! The rules of volumes and where they are mounted.
 
+use api::field::FieldError;
+
 use super::super::check::At;
 use super::container::field_ref;
 
@@ -14,11 +16,14 @@ pub(super) fn volumes(at: &At<'_>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for volume in at.items() {
         let name = volume.field("name");
+        let before = at.complaints();
         source(&volume);
         name.needed_named(api::validation::is_label);
         if names.iter().any(|known| known == name.text()) {
             name.duplicate();
-        } else {
+        }
+        // One that is wrong cannot be mounted.
+        if at.complaints() == before {
             names.push(name.text().to_owned());
         }
     }
@@ -47,8 +52,10 @@ fn source(volume: &At<'_>) {
         }
         "nfs" => {
             at.field("server").needed();
-            if at.field("path").needed() && !at.field("path").text().starts_with('/') {
-                at.field("path").invalid("must be an absolute path");
+            at.field("path").needed();
+            if !at.field("path").text().starts_with('/') {
+                let path = at.field("path");
+                path.complain(FieldError::invalid(path.path(), path.text(), "must be an absolute path"));
             }
         }
         "persistentVolumeClaim" => drop(at.field("claimName").needed()),
@@ -171,7 +178,7 @@ pub(super) fn mounts(container: &At<'_>, volumes: &[String]) {
         let (name, place) = (mount.field("name"), mount.field("mountPath"));
         name.needed();
         if !volumes.iter().any(|known| known == name.text()) {
-            name.complain(api::field::FieldError::not_found(name.path(), name.text()));
+            name.complain(FieldError::not_found(name.path(), name.text()));
         }
         place.needed();
         if places.contains(&place.text()) {
