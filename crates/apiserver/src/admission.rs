@@ -69,6 +69,7 @@ pub(crate) async fn validate(
         return namespace::protect(attributes);
     }
     if attributes.is("scheduling.k8s.io", "priorityclasses") {
+        server.feed.current().await.map_err(crate::server::store_error)?;
         return pods::one_default(server, attributes, object);
     }
     if attributes.is("", "services") {
