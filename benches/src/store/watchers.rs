@@ -41,7 +41,7 @@ const BAR: Duration = Duration::from_millis(10);
 
 pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
     Report::title(&format!(
-        "{WATCHERS} watchers of one prefix at {PER_SECOND} writes/s, from the write to the watcher"
+        "{WATCHERS} watchers of one prefix at {PER_SECOND} writes/s, from the write to the watcher, best of {ROUNDS} rounds"
     ));
     let embedded = Arc::new(Embedded::open(&dir.join("embedded"), Options::default())?);
     let pair = Pair::start(dir).await?;
