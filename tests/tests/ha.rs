@@ -133,6 +133,14 @@ impl Cluster {
         ensure!(ports.iter().collect::<BTreeSet<_>>().len() == ports.len(), "given twice: {ports:?}");
         let held = self.servers[1].kubectl(&["get", "ipaddresses", "-o", "jsonpath={.items[*].metadata.name}"])?;
         ensure!(held.split(' ').collect::<BTreeSet<_>>() == addresses.iter().map(String::as_str).collect(), "{held}");
+        // One that is deleted by hand is claimed again for its service.
+        let address = self.servers[0].kubectl(&["get", "service", "s-0-0", "-o", "jsonpath={.spec.clusterIP}"])?;
+        self.servers[0].kubectl(&["delete", "ipaddress", &address, "--wait=false"])?;
+        eventually("the address is claimed again", Duration::from_secs(20), || {
+            let path = "jsonpath={.spec.parentRef.name}";
+            let holder = self.servers[1].kubectl(&["get", "ipaddress", &address, "-o", path])?;
+            Ok((holder == "s-0-0").then_some(()))
+        })?;
         // What is deleted is given back, with the service and not later.
         self.servers[2].kubectl(&["delete", "services", "--all", "--wait=false"])?;
         eventually("the addresses are given back", Duration::from_secs(10), || {

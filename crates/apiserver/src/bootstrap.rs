@@ -55,6 +55,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
     claims::repair(server).await?;
+    server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
     crate::master_leases::start(server).await
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::ApiError;
 use bytes::Bytes;
@@ -9,6 +10,9 @@ use store::{Compare, Op, Range, StoreError, Txn};
 
 use crate::server::{ApiServer, store_error};
 use crate::storage::claims;
+
+/// Many addresses go when many services do: they are looked through once.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Each step is conditional on what it was decided on, so other servers may do the same, or write, at the same time.
 pub(super) async fn repair(server: &Arc<ApiServer>) -> Result<(), ApiError> {
@@ -40,6 +44,23 @@ pub(super) async fn repair(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         server.store().txn(txn).await.map_err(store_error)?;
     }
     Ok(())
+}
+
+/// Claims again what is deleted by hand while its service lives.
+pub(super) async fn keep(server: Arc<ApiServer>) {
+    let addresses = server.registry.stored("networking.k8s.io", "ipaddresses").and_then(|served| served.cache.clone());
+    let Some(addresses) = addresses else { return };
+    loop {
+        let Ok((mut position, _)) = addresses.watch_from(None) else { return };
+        while let Ok(changes) = addresses.next(&mut position).await {
+            if changes.iter().any(|change| change.deleted) {
+                tokio::time::sleep(SETTLE).await;
+                if let Err(error) = repair(&server).await {
+                    tracing::warn!(%error, "what services claim was not looked through");
+                }
+            }
+        }
+    }
 }
 
 /// A claim as it is stored.
