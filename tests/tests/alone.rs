@@ -142,6 +142,8 @@ impl Parts {
         }
         let ferry = ferry_binary().display().to_string();
         run(&ferry, &["proxy", "--kubeconfig", "none", "--cleanup"])?;
+        // The bridge and its rules stay, as any CNI's do: the next runtime adopts them, unless it is told not to.
+        run(&ferry, &["runtime", "--cleanup"])?;
         Ok(())
     }
 }
@@ -158,8 +160,6 @@ fn every_component_runs_alone() -> Result<()> {
     parts.kubelet(&format!("unix://{socket}"))?;
     parts.flow("ferry.local/hello:0.1.0")?;
     parts.stop()?;
-    // The bridge stays, as any CNI's does: the next runtime adopts it.
-    let _ = run("ip", &["link", "delete", "ferry0"]);
     leaks.none_since().context("after every component ended")
 }
 
@@ -227,6 +227,5 @@ fn the_kubelet_runs_pods_on_containerd() -> Result<()> {
     parts.kubelet(&endpoint)?;
     parts.flow("example.com/hello:1")?;
     parts.stop()?;
-    let _ = run("ip", &["link", "delete", "ferry0"]);
     leaks.none_since().context("after every component ended")
 }

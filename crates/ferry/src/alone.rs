@@ -136,6 +136,9 @@ pub(crate) async fn proxy(options: cli::Proxy) -> Result<()> {
 }
 
 pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
+    if options.cleanup {
+        return Ok(network::remove(crate::cluster::BRIDGE).await?);
+    }
     crate::preflight::check(&options.root)?;
     let state = options.root.join("network");
     let network =

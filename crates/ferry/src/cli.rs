@@ -216,6 +216,9 @@ pub(crate) struct Runtime {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value = SERVICE_CIDR)]
     pub(crate) service_cluster_ip_range: String,
+    /// Take the pod network's bridge and rules out of the kernel and stop
+    #[arg(long)]
+    pub(crate) cleanup: bool,
 }
 
 #[derive(Args, Clone)]
