@@ -127,7 +127,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("storage.k8s.io", "csinodes") => &storage::CsiNodes,
         ("storage.k8s.io", "csistoragecapacities") => &storage::CsiStorageCapacities,
         ("storage.k8s.io", "volumeattachments") => &storage::VolumeAttachments,
-        ("apiregistration.k8s.io", "apiservices") => &storage::ApiServices,
+        ("apiregistration.k8s.io", "apiservices") => &core::ApiServices,
         ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
         ("flowcontrol.apiserver.k8s.io", _) => &core::Generational,
         _ => &Plain,

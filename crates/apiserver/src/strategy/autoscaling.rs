@@ -6,7 +6,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, items_mut, set_default};
+use super::{Strategy, set_default};
 
 const METRICS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 /// In the order upstream looks at them.
@@ -37,9 +37,6 @@ impl Strategy for HorizontalPodAutoscalers {
         }
         if object.at(&["spec", "behavior"]).is_some() {
             behavior_defaults(object.at_mut(&["spec", "behavior"]));
-        }
-        for metric in items_mut(object.at_mut(&["spec"]), "metrics") {
-            metric.retain(|_, value| !value.is_null());
         }
     }
 

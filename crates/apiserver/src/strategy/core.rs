@@ -1,7 +1,7 @@
 //! The small strategies of the core group and its neighbours.
 
 use api::field::{FieldError, Path};
-use api::validation::{NameRule, is_config_key};
+use api::validation::{NameRule, is_config_key, is_path_segment};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
@@ -274,5 +274,34 @@ impl Strategy for CertificateSigningRequests {
 
     fn default(&self, object: &mut Object) {
         set_default(object, &["spec", "usages"], json!(["digital signature", "key encipherment"]));
+    }
+}
+
+/// An API service is called after what it serves.
+pub(super) struct ApiServices;
+
+impl Strategy for ApiServices {
+    fn name_rule(&self) -> NameRule {
+        NameRule::PathSegment
+    }
+
+    fn validate(&self, object: &Object) -> Vec<FieldError> {
+        let wanted = format!("{}.{}", object.text(&["spec", "version"]), object.text(&["spec", "group"]));
+        check(object, |at| {
+            let name = at.at(&["metadata", "name"]);
+            if name.text() != wanted {
+                let detail = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
+                name.invalid(detail);
+            }
+            let spec = at.field("spec");
+            spec.field("version").named(is_path_segment);
+            for (field, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
+                let priority = spec.field(field);
+                if !(1..=most).contains(&priority.number().unwrap_or(0)) {
+                    let detail = format!("must be positive and less than {most}");
+                    priority.complain(FieldError::invalid(priority.path(), priority.number().unwrap_or(0), detail));
+                }
+            }
+        })
     }
 }

@@ -29,10 +29,9 @@ impl Strategy for Nodes {
             object.at_mut(&["status"]).insert("allocatable".into(), capacity);
         }
         let one = object.text(&["spec", "podCIDR"]).to_owned();
-        let first = object.at(&["spec", "podCIDRs", "0"]).is_none();
-        let many = object.at(&["spec", "podCIDRs"]).and_then(Value::as_array).and_then(|list| list.first()).cloned();
-        match (one.is_empty(), many) {
-            (false, None) if first => drop(object.at_mut(&["spec"]).insert("podCIDRs".into(), json!([one]))),
+        let first = object.at(&["spec", "podCIDRs"]).and_then(Value::as_array).and_then(|list| list.first()).cloned();
+        match (one.is_empty(), first) {
+            (false, None) => drop(object.at_mut(&["spec"]).insert("podCIDRs".into(), json!([one]))),
             (true, Some(range)) => drop(object.at_mut(&["spec"]).insert("podCIDR".into(), range)),
             _ => (),
         }

@@ -4,6 +4,7 @@ mod affinity;
 mod container;
 mod volume;
 
+pub(super) use self::volume::HOST_PATH_TYPES;
 use api::Object;
 use api::field::{FieldError, Path};
 use api::validation::{is_label, is_qualified_name, is_subdomain};

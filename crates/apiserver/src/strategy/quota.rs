@@ -13,8 +13,8 @@ use super::{Strategy, items_mut};
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 const STANDARD_RESOURCES: [&str; 7] =
     ["cpu", "ephemeral-storage", "memory", "storage", "pods", "services", "replicationcontrollers"];
-/// What a quota counts or sums beyond what containers use.
-const QUOTA_RESOURCES: [&str; 21] = [
+/// What a quota sums up; what it counts comes beside.
+const SUMMED: [&str; 10] = [
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -25,17 +25,6 @@ const QUOTA_RESOURCES: [&str; 21] = [
     "limits.cpu",
     "limits.memory",
     "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "persistentvolumeclaims",
-    "configmaps",
-    "services.nodeports",
-    "services.loadbalancers",
-    "count/pods",
-    "storage",
 ];
 const COUNTED: [&str; 9] = [
     "pods",
@@ -67,8 +56,7 @@ pub(super) fn resource_name(at: &At<'_>, name: &str) -> bool {
     if !wrong.is_empty() {
         return false;
     }
-    let standard =
-        STANDARD_RESOURCES.contains(&name) || QUOTA_RESOURCES.contains(&name) || name.starts_with("hugepages-");
+    let standard = STANDARD_RESOURCES.contains(&name) || is_quota_resource(name);
     if !name.contains('/') && !standard {
         at.complain(FieldError::invalid(at.path(), name, "must be a standard resource type or fully qualified"));
     }
@@ -233,7 +221,10 @@ fn amounts_by_name(at: &At<'_>) {
 }
 
 fn is_quota_resource(name: &str) -> bool {
-    QUOTA_RESOURCES.contains(&name) || name.starts_with("hugepages-") || name.starts_with("requests.hugepages-")
+    SUMMED.contains(&name)
+        || COUNTED.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
 }
 
 /// What each scope can be said of.

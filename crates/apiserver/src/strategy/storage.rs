@@ -1,11 +1,12 @@
 //! Volumes, claims, and the classes and drivers behind them.
 
 use api::field::FieldError;
-use api::validation::{NameRule, is_path_segment, is_qualified_name, is_subdomain};
+use api::validation::{is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check, unique};
+use super::pod_validation::HOST_PATH_TYPES;
 use super::{Strategy, fixed, set_default};
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -122,9 +123,6 @@ fn source(spec: &At<'_>) {
         }
     }
 }
-
-const HOST_PATH_TYPES: [&str; 8] =
-    ["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
 
 /// A value that is none of those allowed is told about its list, not its place in it.
 fn one_of_each(list: &At<'_>, allowed: &[&str]) {
@@ -428,34 +426,5 @@ impl Strategy for CsiStorageCapacities {
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         fixed(new, old, &["nodeTopology", "storageClassName"])
-    }
-}
-
-/// An API service is called after what it serves.
-pub(super) struct ApiServices;
-
-impl Strategy for ApiServices {
-    fn name_rule(&self) -> NameRule {
-        NameRule::PathSegment
-    }
-
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let wanted = format!("{}.{}", object.text(&["spec", "version"]), object.text(&["spec", "group"]));
-        check(object, |at| {
-            let name = at.at(&["metadata", "name"]);
-            if name.text() != wanted {
-                let detail = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-                name.invalid(detail);
-            }
-            let spec = at.field("spec");
-            spec.field("version").named(is_path_segment);
-            for (field, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
-                let priority = spec.field(field);
-                if !(1..=most).contains(&priority.number().unwrap_or(0)) {
-                    let detail = format!("must be positive and less than {}", if most == 20000 { 20000 } else { 1000 });
-                    priority.complain(FieldError::invalid(priority.path(), priority.number().unwrap_or(0), detail));
-                }
-            }
-        })
     }
 }

@@ -221,7 +221,8 @@ pub(super) fn field_ref(at: &At<'_>, known: &[&str], also: &str) {
         Some(("metadata.labels" | "metadata.annotations", _)) => (),
         Some((of, _)) => at.complain(FieldError::invalid(at.path(), of, "does not support subscript")),
         None if all.contains(&text) => (),
-        None if matches!(text, "metadata.labels" | "metadata.annotations") || all.contains(&text) => {
+        // The whole map fits into a file, not into a variable.
+        None if matches!(text, "metadata.labels" | "metadata.annotations") => {
             let mut sorted = all.clone();
             sorted.sort_unstable();
             path.one_of(&sorted);
@@ -321,21 +322,20 @@ fn lifecycle(container: &At<'_>) {
 
 /// Exactly one thing to do.
 fn handler(at: &At<'_>) {
-    let given: Vec<At<'_>> = HANDLERS.map(|name| at.field(name)).into_iter().filter(At::exists).collect();
-    let Some((first, more)) = given.split_first() else {
+    let mut given = HANDLERS.iter().map(|name| (*name, at.field(name))).filter(|(_, handler)| handler.exists());
+    let Some((kind, handler)) = given.next() else {
         at.required("must specify a handler type");
         return;
     };
-    if first.path().to_string().ends_with("exec") {
-        first.field("command").needed();
+    match kind {
+        "exec" => drop(handler.field("command").needed()),
+        "httpGet" => {
+            handler.field("path").needed();
+            handler.field("port").port();
+            handler.field("scheme").one_of(&["HTTP", "HTTPS"]);
+        }
+        "tcpSocket" | "grpc" => handler.field("port").port(),
+        _ => (),
     }
-    if first.path().to_string().ends_with("httpGet") {
-        first.field("path").needed();
-        first.field("port").port();
-        first.field("scheme").one_of(&["HTTP", "HTTPS"]);
-    }
-    if first.path().to_string().ends_with("tcpSocket") || first.path().to_string().ends_with("grpc") {
-        first.field("port").port();
-    }
-    more.iter().for_each(|extra| extra.forbidden("may not specify more than 1 handler type"));
+    given.for_each(|(_, extra)| extra.forbidden("may not specify more than 1 handler type"));
 }
