@@ -1,11 +1,21 @@
 //! The client both sides are asked with.
 
+use std::task::{Context, Poll};
+
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use store::etcd::proto::etcdserverpb::{
     PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, kv_client::KvClient, request_op::Request,
+    watch_client::WatchClient,
 };
-use tonic::transport::{Channel, Endpoint};
+use tokio::net::TcpStream;
+use tonic::{body::Body, codegen::Service};
 
 pub(super) const PREFIX: &str = "/registry/objects/";
 /// The key behind all that begin with the prefix.
@@ -18,19 +28,46 @@ pub(super) fn key(index: usize) -> String {
 /// What a peer may send before it is told to go on: enough that large answers do not wait for it.
 const WINDOW_BYTES: u32 = 32 << 20;
 
+/// An HTTP/2 connection without more: what the library adds for clients that reconnect and balance would be measured on both sides.
+#[derive(Clone)]
+pub(super) struct Connection(SendRequest<Body>);
+
+impl Service<http::Request<Body>> for Connection {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, hyper::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
 /// A connection of its own.
 #[derive(Clone)]
 pub(super) struct Client {
-    pub(super) channel: Channel,
-    kv: KvClient<Channel>,
+    kv: KvClient<Connection>,
+    pub(super) watch: WatchClient<Connection>,
 }
 
 impl Client {
     pub(super) async fn connect(url: &str) -> Result<Client> {
-        let endpoint = Endpoint::new(url.to_owned())?.tcp_nodelay(true);
-        let endpoint = endpoint.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
-        let channel = endpoint.connect().await?;
-        Ok(Client { kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX), channel })
+        let address = url.strip_prefix("http://").context("the url is http://HOST:PORT")?;
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        // It ends with its last client, or with an error that the calls see.
+        tokio::spawn(connection);
+        let (connection, origin) = (Connection(sender), url.parse::<http::Uri>()?);
+        let kv = KvClient::with_origin(connection.clone(), origin.clone()).max_decoding_message_size(usize::MAX);
+        Ok(Client { kv, watch: WatchClient::with_origin(connection, origin) })
     }
 
     pub(super) async fn revision(&mut self) -> Result<i64> {

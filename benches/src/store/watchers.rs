@@ -11,9 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use store::etcd::proto::etcdserverpb::{
-    WatchCreateRequest, WatchRequest, watch_client::WatchClient, watch_request::RequestUnion,
-};
+use store::etcd::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, watch_request::RequestUnion};
 use store::{Embedded, Op, Options, Store, Txn};
 use tokio::{
     sync::{Barrier, mpsc},
@@ -144,15 +142,14 @@ async fn remote(url: &str) -> Result<Latencies> {
 }
 
 /// All watches of one stream.
-async fn read(client: Client, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
+async fn read(mut client: Client, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
     let watches = WATCHERS / STREAMS;
     let (requests, outgoing) = mpsc::channel(watches);
     for _ in 0..watches {
         let request = WatchCreateRequest { key: PREFIX.into(), range_end: PREFIX_END.into(), ..Default::default() };
         requests.send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(request)) }).await?;
     }
-    let mut client = WatchClient::new(client.channel);
-    let mut responses = client.watch(ReceiverStream::new(outgoing)).await?.into_inner();
+    let mut responses = client.watch.watch(ReceiverStream::new(outgoing)).await?.into_inner();
     for _ in 0..watches {
         responses.message().await?.context("the stream ended")?;
     }

@@ -25,6 +25,8 @@ use crate::{Lease, Revision, StoreError, Txn, TxnResult, state::State, watch::Pu
 
 /// Commands taken at once. More only adds latency: the sync is amortized long before.
 const MAX_COMMANDS: usize = 1024;
+/// So many commands at once come from many writers.
+const CROWD: usize = 4;
 /// A frame that is this full is written even if more commands wait, so that memory stays bounded.
 const MAX_FRAME_BYTES: usize = 4 << 20;
 
@@ -64,6 +66,15 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let mut waiting = Vec::new();
         while self.queue.blocking_recv_many(&mut waiting, MAX_COMMANDS) > 0 {
+            // Where many write, those who are about to ask and only lack a processor are let in: a sync costs the same for all.
+            if waiting.len() >= CROWD {
+                std::thread::yield_now();
+            }
+            while waiting.len() < MAX_COMMANDS
+                && let Ok(command) = self.queue.try_recv()
+            {
+                waiting.push(command);
+            }
             for command in waiting.drain(..) {
                 if matches!(command, Command::Stop) {
                     self.flush();

@@ -1,23 +1,27 @@
-//! The Watch service: one session per stream, one task per watch.
+//! The Watch service: one session per stream, which is itself the stream of its answers.
 //!
-//! A watch holds no events while its reader is slow: it waits for room in the session's short queue, and its place in the
-//! store's history falls behind until the store ends it. Only the session itself and the progress it answers wait with it.
+//! A session is asked for its next answer when its reader has room for it. Until then it holds no events: the places of its
+//! watches in the store's history fall behind until the store ends them.
 
 mod follow;
+mod watches;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::VecDeque, pin::Pin, time::Duration};
 
-use futures::future::join_all;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::task::AbortOnDropHandle;
+use futures::{FutureExt, future::BoxFuture, stream, stream::BoxStream};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::follow::{Follow, Mark};
+use self::{
+    follow::{Follow, News},
+    watches::Watches,
+};
 use super::{Server, header};
 use crate::{
     Keys, Revision, StoreError,
     etcd::{
+        MAX_REQUEST_BYTES,
         convert::end_from_proto,
         proto::{
             etcdserverpb::{self as pb, watch_request::RequestUnion},
@@ -27,68 +31,120 @@ use crate::{
     },
 };
 
-/// Responses that wait for a slow reader, of all watches of a stream together. Their events are shared, and all but the
-/// largest revisions come in 64 KiB at most.
-const OUTBOUND: usize = 64;
 /// A progress request is left unanswered, as etcd does, if the watches cannot catch up by then; the client asks again.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Events in a row before requests are looked at.
+const IN_A_ROW: usize = 64;
 /// The watch id of what concerns no watch, or all.
 const NO_WATCH: i64 = -1;
 
-type Out = mpsc::Sender<Result<WatchResponse, Status>>;
-
 #[tonic::async_trait]
 impl Watch for Server {
-    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+    type WatchStream = BoxStream<'static, Result<WatchResponse, Status>>;
 
     async fn watch(
         &self,
         request: Request<Streaming<pb::WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (out, responses) = mpsc::channel(OUTBOUND);
-        let (drain, last_word) = (self.drain.clone(), out.clone());
-        let session = Session { server: self.clone(), out, watches: HashMap::new(), next_id: 0 };
-        tokio::spawn(async move {
-            let ended = tokio::select! {
-                ended = session.run(request.into_inner()) => ended,
-                () = drain.cancelled() => Err(status::stopped()),
-                () = last_word.closed() => return,
-            };
-            if let Err(status) = ended {
-                let _ = last_word.send(Err(status)).await;
+        let session = Some(Box::new(Session::new(self.clone(), request.into_inner())));
+        let answers = stream::unfold(session, |session| async {
+            let mut session = session?;
+            match session.next().await {
+                Ok(Some(answer)) => Some((Ok(answer), Some(session))),
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
             }
         });
-        Ok(Response::new(ReceiverStream::new(responses)))
+        Ok(Response::new(Box::pin(answers)))
     }
 }
 
 struct Session {
     server: Server,
-    out: Out,
-    watches: HashMap<i64, Running>,
+    requests: Streaming<pb::WatchRequest>,
+    watches: Watches,
     next_id: i64,
-}
-
-struct Running {
-    task: AbortOnDropHandle<()>,
-    marks: mpsc::Sender<Mark>,
+    /// What is said before anything else happens.
+    answers: VecDeque<WatchResponse>,
+    /// How many of them were events, since a request was last looked for.
+    in_a_row: usize,
+    /// The revision the client wants all watches to have reached, and until when that is waited for.
+    progress: Option<(Revision, Instant)>,
+    /// When watches that asked for it and had nothing to say tell how far they are.
+    notices: Interval,
+    drained: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Session {
-    async fn run(mut self, mut requests: Streaming<pb::WatchRequest>) -> Result<(), Status> {
-        while let Some(request) = requests.message().await? {
-            match request.request_union {
-                Some(RequestUnion::CreateRequest(request)) => self.create(request).await?,
-                Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await?,
-                Some(RequestUnion::ProgressRequest(_)) => self.progress().await?,
-                None => {}
-            }
+    fn new(server: Server, requests: Streaming<pb::WatchRequest>) -> Session {
+        let mut notices = interval_at(Instant::now() + server.progress_interval, server.progress_interval);
+        notices.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Session {
+            drained: Box::pin(server.drain.clone().cancelled_owned()),
+            watches: Watches::default(),
+            next_id: 0,
+            answers: VecDeque::new(),
+            in_a_row: 0,
+            progress: None,
+            notices,
+            server,
+            requests,
         }
-        Ok(())
     }
 
-    async fn send(&self, response: WatchResponse) -> Result<(), Status> {
-        self.out.send(Ok(response)).await.map_err(|_| Status::cancelled("the client has gone"))
+    /// The next answer; `None` when the client wants no more.
+    async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+        loop {
+            if let Some(answer) = self.answers.pop_front() {
+                return Ok(Some(answer));
+            }
+            if self.in_a_row < IN_A_ROW
+                && let Some((id, news)) = self.watches.next().now_or_never()
+            {
+                self.in_a_row += 1;
+                self.tell(id, news).await?;
+                continue;
+            }
+            self.in_a_row = 0;
+            if let Some((revision, _)) = self.progress
+                && self.watches.have_reached(revision)
+            {
+                self.progress = None;
+                self.answer(WatchResponse { header: header(revision), watch_id: NO_WATCH, ..Default::default() });
+                continue;
+            }
+            let too_late = self.progress.map(|(_, until)| until);
+            tokio::select! {
+                biased;
+                request = self.requests.message() => match request? {
+                    Some(request) => self.request(request).await?,
+                    None => return Ok(None),
+                },
+                (id, news) = self.watches.next() => self.tell(id, news).await?,
+                () = &mut self.drained => return Err(status::stopped()),
+                () = at(too_late), if too_late.is_some() => self.progress = None,
+                _ = self.notices.tick(), if self.watches.notified => {
+                    self.answers.extend(self.watches.notices());
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, response: WatchResponse) {
+        self.answers.push_back(response);
+    }
+
+    async fn request(&mut self, request: pb::WatchRequest) -> Result<(), Status> {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => self.create(request).await?,
+            Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await?,
+            Some(RequestUnion::ProgressRequest(_)) => {
+                let revision = self.server.store.revision().await?;
+                self.progress = Some((revision, Instant::now() + PROGRESS_TIMEOUT));
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     async fn create(&mut self, request: pb::WatchCreateRequest) -> Result<(), Status> {
@@ -101,7 +157,8 @@ impl Session {
             (_, None) => "mvcc: watcher range is empty",
         };
         let cancel_reason = refusal.to_owned();
-        self.send(WatchResponse { watch_id: NO_WATCH, canceled: true, cancel_reason, ..created }).await
+        self.answer(WatchResponse { watch_id: NO_WATCH, canceled: true, cancel_reason, ..created });
+        Ok(())
     }
 
     async fn start(
@@ -113,30 +170,22 @@ impl Session {
     ) -> Result<(), Status> {
         let revision = created.header.as_ref().map_or(0, |header| header.revision);
         let from = if request.start_revision > 0 { request.start_revision } else { revision + 1 };
-        let created = WatchResponse { watch_id: id, ..created };
-        let watch = match self.server.store.watch(keys.start, keys.end, from).await {
-            Ok(watch) => watch,
-            Err(StoreError::Compacted { oldest }) => {
-                self.send(created).await?;
-                return self.send(follow::compacted(id, oldest)).await;
-            }
+        let watch = self.server.store.watch(keys.start, keys.end, from).await;
+        self.answer(WatchResponse { watch_id: id, ..created });
+        match watch {
+            Ok(watch) => self.watches.add(id, Follow::new(&request, watch, self.server.encodings.clone())),
+            Err(StoreError::Compacted { oldest }) => self.answer(compacted(id, oldest)),
             Err(error) => return Err(error.into()),
-        };
-        self.send(created).await?;
-        let (marks, marked) = mpsc::channel(1);
-        let follow = Follow::new(id, &request, self.server.clone(), self.out.clone());
-        let task = AbortOnDropHandle::new(tokio::spawn(follow.run(watch, marked)));
-        self.watches.insert(id, Running { task, marks });
+        }
         Ok(())
     }
 
     /// The id asked for, or the next free one for 0; `None` if it is taken.
     fn id(&mut self, asked: i64) -> Option<i64> {
         if asked != 0 {
-            let taken = self.watches.get(&asked).is_some_and(|running| !running.task.is_finished());
-            return (!taken).then_some(asked);
+            return (!self.watches.has(asked)).then_some(asked);
         }
-        while self.watches.contains_key(&self.next_id) {
+        while self.watches.has(self.next_id) {
             self.next_id += 1;
         }
         self.next_id += 1;
@@ -144,35 +193,41 @@ impl Session {
     }
 
     async fn cancel(&mut self, id: i64) -> Result<(), Status> {
-        let Some(running) = self.watches.remove(&id) else { return Ok(()) };
-        if running.task.is_finished() {
-            return Ok(());
+        if self.watches.remove(id) {
+            let header = header(self.server.store.revision().await?);
+            self.answer(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() });
         }
-        running.task.abort();
-        // Nothing of this watch may come after the word that it is cancelled.
-        let _ = running.task.await;
-        let header = header(self.server.store.revision().await?);
-        self.send(WatchResponse { header, watch_id: id, canceled: true, ..Default::default() }).await
+        Ok(())
     }
 
-    /// Tells the client a revision up to which every watch of the stream has sent everything.
-    async fn progress(&mut self) -> Result<(), Status> {
-        let revision = self.server.store.revision().await?;
-        self.watches.retain(|_, running| !running.task.is_finished());
-        let reached = join_all(self.watches.values().map(|running| reached(&running.marks, revision)));
-        if tokio::time::timeout(PROGRESS_TIMEOUT, reached).await.is_err() {
-            return Ok(());
+    async fn tell(&mut self, id: i64, news: News) -> Result<(), Status> {
+        let limit = if news.fragment { MAX_REQUEST_BYTES } else { usize::MAX };
+        let pieces = follow::fragments(id, header(news.revision), news.events, limit);
+        self.answers.extend(pieces);
+        match news.ended {
+            None => Ok(()),
+            Some(StoreError::SlowWatcher) => {
+                let oldest = self.server.compacted().await?;
+                self.answer(compacted(id, oldest));
+                Ok(())
+            }
+            Some(StoreError::Compacted { oldest }) => {
+                self.answer(compacted(id, oldest));
+                Ok(())
+            }
+            Some(error) => Err(error.into()),
         }
-        self.send(WatchResponse { header: header(revision), watch_id: NO_WATCH, ..Default::default() }).await
     }
 }
 
-/// Waits until a watch has sent everything up to `revision`, or has ended.
-async fn reached(marks: &mpsc::Sender<Mark>, revision: Revision) {
-    let (reached, wait) = oneshot::channel();
-    if marks.send(Mark { revision, reached }).await.is_ok() {
-        let _ = wait.await;
-    }
+/// Never, if there is no such moment.
+fn at(moment: Option<Instant>) -> BoxFuture<'static, ()> {
+    moment.map_or_else(|| futures::future::pending().boxed(), |moment| sleep_until(moment).boxed())
+}
+
+/// The last word to a watcher whose history is gone. As in etcd it tells neither a revision nor a reason beside the oldest.
+fn compacted(id: i64, oldest: Revision) -> WatchResponse {
+    WatchResponse { header: header(0), watch_id: id, canceled: true, compact_revision: oldest, ..Default::default() }
 }
 
 /// In a watch an empty key is the first one.

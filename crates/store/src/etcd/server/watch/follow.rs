@@ -1,150 +1,115 @@
-//! One watch: the store's batches as responses, filtered, in pieces if asked for, with notices when nothing happens.
+//! One watch: what the store tells, filtered and encoded.
 
-use bytes::Bytes;
-use futures::{FutureExt, StreamExt};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
 };
 
-use super::{Out, Server};
+use bytes::Bytes;
+use futures::StreamExt;
+
 use crate::{
     Batch, EventKind, Revision, StoreError, Watch,
     etcd::{
-        MAX_REQUEST_BYTES,
         proto::{
             etcdserverpb::{self as pb, ResponseHeader, watch_create_request::FilterType},
             served::WatchResponse,
         },
-        server::header,
+        server::encoding::Encodings,
     },
 };
 
 /// Events that are sent together if they are there: enough to catch up quickly, not so much that a response is long in coming.
 const TOGETHER_BYTES: usize = 64 << 10;
 
-/// A revision, and whom to tell when everything up to it is sent.
-pub(super) struct Mark {
+/// What is there of a watch.
+pub(super) struct News {
     pub(super) revision: Revision,
-    pub(super) reached: oneshot::Sender<()>,
+    pub(super) events: Vec<Bytes>,
+    /// Too long a response may be cut.
+    pub(super) fragment: bool,
+    /// There may be more at once.
+    pub(super) more: bool,
+    /// Nothing comes after this.
+    pub(super) ended: Option<StoreError>,
 }
 
-/// The reader has gone, or has been told that this was the last.
-struct Ended;
-
 pub(super) struct Follow {
-    id: i64,
     puts: bool,
     deletes: bool,
     prev_kv: bool,
     fragment: bool,
-    notify: bool,
-    server: Server,
-    out: Out,
+    pub(super) notify: bool,
+    watch: Watch,
+    encodings: Arc<Encodings>,
 }
 
 impl Follow {
-    pub(super) fn new(id: i64, request: &pb::WatchCreateRequest, server: Server, out: Out) -> Follow {
+    pub(super) fn new(request: &pb::WatchCreateRequest, watch: Watch, encodings: Arc<Encodings>) -> Follow {
         let without = |filter| request.filters().any(|other| other == filter);
         Follow {
-            id,
             puts: !without(FilterType::Noput),
             deletes: !without(FilterType::Nodelete),
             prev_kv: request.prev_kv,
             fragment: request.fragment,
             notify: request.progress_notify,
-            server,
-            out,
+            watch,
+            encodings,
         }
     }
 
-    pub(super) async fn run(self, mut watch: Watch, mut marks: mpsc::Receiver<Mark>) {
-        while self.step(&mut watch, &mut marks).await.is_ok() {}
+    pub(super) fn delivered(&self) -> Revision {
+        self.watch.delivered()
     }
 
-    async fn step(&self, watch: &mut Watch, marks: &mut mpsc::Receiver<Mark>) -> Result<(), Ended> {
-        let quiet_until = Instant::now() + self.server.progress_interval;
-        tokio::select! {
-            Some(mark) = marks.recv() => {
-                while watch.delivered() < mark.revision {
-                    let item = watch.next().await;
-                    self.deliver(watch, item).await?;
+    /// Takes a batch, together with those behind it that are there already: a watcher that is late catches up in few words.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<News> {
+        let mut news = News { revision: 0, events: Vec::new(), fragment: self.fragment, more: true, ended: None };
+        let mut bytes = 0;
+        while bytes < TOGETHER_BYTES {
+            match self.watch.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(batch))) => {
+                    news.revision = batch.revision;
+                    bytes += self.take(&batch, &mut news.events);
                 }
-                let _ = mark.reached.send(());
-                Ok(())
+                Poll::Ready(Some(Err(error))) => {
+                    news.ended = Some(error);
+                    break;
+                }
+                Poll::Ready(None) => {
+                    news.ended = Some(StoreError::Closed);
+                    break;
+                }
+                Poll::Pending if news.events.is_empty() => return Poll::Pending,
+                Poll::Pending => {
+                    news.more = false;
+                    break;
+                }
             }
-            item = watch.next() => self.deliver(watch, item).await,
-            () = tokio::time::sleep_until(quiet_until), if self.notify => {
-                self.send(WatchResponse { header: header(watch.delivered()), ..Default::default() }).await
-            }
         }
+        Poll::Ready(news)
     }
 
-    async fn send(&self, response: WatchResponse) -> Result<(), Ended> {
-        self.out.send(Ok(WatchResponse { watch_id: self.id, ..response })).await.map_err(|_| Ended)
-    }
-
-    /// Sends a batch, together with those behind it that are there already: a watcher that is late catches up in few words.
-    async fn deliver(&self, watch: &mut Watch, mut item: Option<Result<Batch, StoreError>>) -> Result<(), Ended> {
-        let (mut revision, mut events, mut bytes) = (0, Vec::new(), 0);
-        while let Some(Ok(batch)) = &item {
-            revision = batch.revision;
-            let first = events.len();
-            self.take(batch, &mut events);
-            bytes += events.iter().skip(first).map(Bytes::len).sum::<usize>();
-            item = match bytes < TOGETHER_BYTES {
-                true => match watch.next().now_or_never() {
-                    Some(next) => next,
-                    None => return self.send_events(revision, events).await,
-                },
-                false => return self.send_events(revision, events).await,
-            };
-        }
-        self.send_events(revision, events).await?;
-        match item {
-            Some(Err(error)) => self.end(error).await,
-            _ => self.end(StoreError::Closed).await,
-        }
-    }
-
-    async fn send_events(&self, revision: Revision, events: Vec<Bytes>) -> Result<(), Ended> {
-        let limit = if self.fragment { MAX_REQUEST_BYTES } else { usize::MAX };
-        for response in fragments(header(revision), events, limit) {
-            self.send(response).await?;
-        }
-        Ok(())
-    }
-
-    /// Adds what this watch wants of a batch.
-    fn take(&self, batch: &Batch, events: &mut Vec<Bytes>) {
+    /// Adds what this watch wants of a batch, and tells how many bytes that is.
+    fn take(&self, batch: &Batch, events: &mut Vec<Bytes>) -> usize {
+        let first = events.len();
         let wanted = batch.events.iter().filter(|event| match event.kind {
             EventKind::Put => self.puts,
             EventKind::Delete => self.deletes,
         });
-        events.extend(wanted.map(|event| self.server.encodings.of(event, self.prev_kv)));
+        events.extend(wanted.map(|event| self.encodings.of(event, self.prev_kv)));
+        events.iter().skip(first).map(Bytes::len).sum()
     }
-
-    async fn end(&self, error: StoreError) -> Result<(), Ended> {
-        let last = match error {
-            StoreError::SlowWatcher => match self.server.compacted().await {
-                Ok(oldest) => Ok(compacted(self.id, oldest)),
-                Err(error) => Err(error.into()),
-            },
-            StoreError::Compacted { oldest } => Ok(compacted(self.id, oldest)),
-            error => Err(error.into()),
-        };
-        let _ = self.out.send(last).await;
-        Err(Ended)
-    }
-}
-
-/// The last word to a watcher whose history is gone. As in etcd it tells neither a revision nor a reason beside the oldest.
-pub(super) fn compacted(id: i64, oldest: Revision) -> WatchResponse {
-    WatchResponse { header: header(0), watch_id: id, canceled: true, compact_revision: oldest, ..Default::default() }
 }
 
 /// Responses none of which passes `limit` bytes unless one event alone does; none if there are no events.
-fn fragments(header: Option<ResponseHeader>, events: Vec<Bytes>, limit: usize) -> Vec<WatchResponse> {
+pub(super) fn fragments(
+    watch_id: i64,
+    header: Option<ResponseHeader>,
+    events: Vec<Bytes>,
+    limit: usize,
+) -> Vec<WatchResponse> {
+    let response = |events| WatchResponse { header, watch_id, events, ..Default::default() };
     let mut pieces: Vec<WatchResponse> = Vec::new();
     let mut bytes = 0;
     for event in events {
@@ -157,7 +122,7 @@ fn fragments(header: Option<ResponseHeader>, events: Vec<Bytes>, limit: usize) -
                     last.fragment = true;
                 }
                 bytes = len;
-                pieces.push(WatchResponse { header, events: vec![event], ..Default::default() });
+                pieces.push(response(vec![event]));
             }
         }
     }
@@ -166,33 +131,31 @@ fn fragments(header: Option<ResponseHeader>, events: Vec<Bytes>, limit: usize) -
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, sync::Arc};
-
-    use tokio_util::sync::CancellationToken;
+    use std::collections::HashSet;
 
     use super::*;
-    use crate::{Embedded, Op, Options, Store, Txn};
+    use crate::{Embedded, Op, Options, Store, Txn, etcd::server::watch::watches::Watches};
 
     #[tokio::test]
     async fn an_event_is_encoded_once_for_all_its_watchers() {
         const WATCHERS: i64 = 1000;
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(Embedded::open(dir.path(), Options::default()).unwrap());
-        let server = Server::new(store.clone(), Vec::new(), CancellationToken::new());
-        let (out, mut responses) = mpsc::channel(16);
-        let mut tasks = tokio::task::JoinSet::new();
+        let store = Embedded::open(dir.path(), Options::default()).unwrap();
+        let encodings = Arc::<Encodings>::default();
+        let mut watches = Watches::default();
         for id in 0..WATCHERS {
             let watch = store.watch("a".into(), Some("b".into()), 0).await.unwrap();
-            let follow = Follow::new(id, &pb::WatchCreateRequest::default(), server.clone(), out.clone());
-            tasks.spawn(follow.run(watch, mpsc::channel(1).1));
+            watches.add(id, Follow::new(&pb::WatchCreateRequest::default(), watch, encodings.clone()));
         }
         for puts in 1..=3 {
             store.txn(Txn { success: vec![Op::put("a", "1")], ..Txn::default() }).await.unwrap();
-            let mut places = HashSet::new();
+            let (mut ids, mut places) = (HashSet::new(), HashSet::new());
             for _ in 0..WATCHERS {
-                places.insert(responses.recv().await.unwrap().unwrap().events[0].as_ptr().addr());
+                let (id, news) = watches.next().await;
+                ids.insert(id);
+                places.insert(news.events[0].as_ptr().addr());
             }
-            assert_eq!((places.len(), server.encodings.encoded()), (1, puts));
+            assert_eq!((ids.len(), places.len(), encodings.encoded()), (1000, 1, puts));
         }
     }
 
@@ -208,7 +171,7 @@ mod tests {
     #[track_caller]
     fn check(sizes: &[usize], limit: usize, want: &[usize]) {
         let events: Vec<_> = sizes.iter().map(|size| Bytes::from(vec![0; *size])).collect();
-        let pieces = fragments(None, events.clone(), limit);
+        let pieces = fragments(1, None, events.clone(), limit);
         assert_eq!(pieces.iter().map(|piece| piece.events.len()).collect::<Vec<_>>(), want);
         assert_eq!(pieces.iter().flat_map(|piece| piece.events.clone()).collect::<Vec<_>>(), events);
         let flags: Vec<_> = pieces.iter().map(|piece| piece.fragment).collect();
