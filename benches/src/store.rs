@@ -9,6 +9,7 @@ mod peer;
 mod process;
 mod puts;
 mod watchers;
+mod wire;
 
 use std::path::Path;
 

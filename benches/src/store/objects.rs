@@ -19,8 +19,8 @@ use crate::report::{Report, milliseconds};
 
 const OBJECTS: usize = 100_000;
 const VALUE_BYTES: usize = 2048;
-/// So many puts in one transaction, as many as etcd takes.
-const TOGETHER: usize = 100;
+/// So many puts in one transaction: what fits into the window a server opens at first.
+const TOGETHER: usize = 25;
 const LISTED: usize = 10_000;
 const LISTS: usize = 15;
 

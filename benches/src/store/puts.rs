@@ -69,9 +69,9 @@ async fn remote(url: &str, round: usize) -> Result<Latencies> {
     for _ in 0..CLIENTS {
         clients.push(Client::connect(url).await?);
     }
-    let put = |client: Client, index: usize, value: Bytes| {
-        let mut client = client;
-        async move { client.put(key(index), value).await }
+    let put = |mut client: Client, index: usize, value: Bytes| async move {
+        client.put(key(index), value).await?;
+        Ok(client)
     };
     share(clients, round, put).await
 }
@@ -79,7 +79,7 @@ async fn remote(url: &str, round: usize) -> Result<Latencies> {
 async fn in_process(store: Arc<Embedded>, round: usize) -> Result<Latencies> {
     let put = |store: Arc<Embedded>, index: usize, value: Bytes| async move {
         store.txn(Txn { success: vec![Op::put(key(index), value)], ..Txn::default() }).await?;
-        Ok(())
+        Ok(store)
     };
     share(vec![store; CLIENTS], round, put).await
 }
@@ -87,14 +87,14 @@ async fn in_process(store: Arc<Embedded>, round: usize) -> Result<Latencies> {
 /// All clients take the next index until none is left.
 async fn share<C, F>(clients: Vec<C>, round: usize, put: fn(C, usize, Bytes) -> F) -> Result<Latencies>
 where
-    C: Clone + Send + 'static,
-    F: Future<Output = Result<()>> + Send + 'static,
+    C: Send + 'static,
+    F: Future<Output = Result<C>> + Send + 'static,
 {
     let next = Arc::new(AtomicUsize::new(round * PUTS));
     let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
-    for client in clients {
+    for mut client in clients {
         let (next, value) = (next.clone(), value.clone());
         tasks.spawn(async move {
             let mut latencies = Vec::new();
@@ -104,7 +104,7 @@ where
                     return anyhow::Ok(latencies);
                 }
                 let asked = Instant::now();
-                put(client.clone(), index, value.clone()).await?;
+                client = put(client, index, value.clone()).await?;
                 latencies.push(asked.elapsed());
             }
         });

@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use store::etcd::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, watch_request::RequestUnion};
+use store::etcd::proto::etcdserverpb::{
+    PutRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
+    watch_request::RequestUnion,
+};
 use store::{Embedded, Op, Options, Store, Txn};
 use tokio::{
     sync::{Barrier, mpsc},
@@ -19,10 +22,11 @@ use tokio::{
     time::MissedTickBehavior,
 };
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
 
 use super::{
     Pair,
-    client::{Client, PREFIX, PREFIX_END, key},
+    client::{PREFIX, PREFIX_END, key},
 };
 use crate::report::{Latencies, Report, milliseconds};
 
@@ -129,27 +133,34 @@ async fn remote(url: &str) -> Result<Latencies> {
     let ready = Arc::new(Barrier::new(STREAMS + 1));
     let mut readers = JoinSet::new();
     for _ in 0..STREAMS {
-        readers.spawn(read(Client::connect(url).await?, epoch, ready.clone()));
+        readers.spawn(read(WatchClient::new(connect(url).await?), epoch, ready.clone()));
     }
     ready.wait().await;
-    let writer = Client::connect(url).await?;
+    let writer = KvClient::new(connect(url).await?);
     write(epoch, move |key, value| {
         let mut writer = writer.clone();
-        async move { writer.put(key, value).await }
+        async move {
+            writer.put(PutRequest { key: key.into(), value, ..Default::default() }).await?;
+            Ok(())
+        }
     })
     .await?;
     gather(readers, epoch).await
 }
 
+async fn connect(url: &str) -> Result<Channel> {
+    Ok(Endpoint::new(url.to_owned())?.tcp_nodelay(true).connect().await?)
+}
+
 /// All watches of one stream.
-async fn read(mut client: Client, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
+async fn read(mut client: WatchClient<Channel>, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
     let watches = WATCHERS / STREAMS;
     let (requests, outgoing) = mpsc::channel(watches);
     for _ in 0..watches {
         let request = WatchCreateRequest { key: PREFIX.into(), range_end: PREFIX_END.into(), ..Default::default() };
         requests.send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(request)) }).await?;
     }
-    let mut responses = client.watch.watch(ReceiverStream::new(outgoing)).await?.into_inner();
+    let mut responses = client.watch(ReceiverStream::new(outgoing)).await?.into_inner();
     for _ in 0..watches {
         responses.message().await?.context("the stream ended")?;
     }

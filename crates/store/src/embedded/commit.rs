@@ -66,15 +66,7 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let mut waiting = Vec::new();
         while self.queue.blocking_recv_many(&mut waiting, MAX_COMMANDS) > 0 {
-            // Where many write, those who are about to ask and only lack a processor are let in: a sync costs the same for all.
-            if waiting.len() >= CROWD {
-                std::thread::yield_now();
-            }
-            while waiting.len() < MAX_COMMANDS
-                && let Ok(command) = self.queue.try_recv()
-            {
-                waiting.push(command);
-            }
+            self.let_in(&mut waiting);
             for command in waiting.drain(..) {
                 if matches!(command, Command::Stop) {
                     self.flush();
@@ -86,6 +78,20 @@ impl Committer {
                 }
             }
             self.flush();
+        }
+    }
+
+    /// Where many write, those who are about to ask and only lack a processor are let in: a sync costs the same for all.
+    fn let_in(&mut self, waiting: &mut Vec<Command>) {
+        let mut before = 0;
+        while waiting.len() >= CROWD.max(before + 1) && waiting.len() < MAX_COMMANDS {
+            before = waiting.len();
+            std::thread::yield_now();
+            while waiting.len() < MAX_COMMANDS
+                && let Ok(command) = self.queue.try_recv()
+            {
+                waiting.push(command);
+            }
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufReader, Read, Write},
+    io::{self, BufReader, Read},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -27,6 +28,9 @@ pub trait Disk: Send + Sync + 'static {
 pub trait DiskFile: Send {
     /// All of `data`, at the end. After an error any part of it may have been written.
     fn append(&mut self, data: &[u8]) -> io::Result<()>;
+    /// Zeros behind what is appended, to be overwritten by what comes: a sync then need not also make a new length durable, which
+    /// takes a file system as long as the data.
+    fn prepare(&mut self, bytes: usize) -> io::Result<()>;
     /// Makes all appended data durable.
     fn sync(&mut self) -> io::Result<()>;
 }
@@ -48,13 +52,14 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().write(true).create(true).truncate(true).open(path)?))
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        Ok(Box::new(RealFile { file, end: 0 }))
     }
 
     fn reopen(&self, path: &Path, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        let file = OpenOptions::new().append(true).open(path)?;
+        let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(len)?;
-        Ok(Box::new(file))
+        Ok(Box::new(RealFile { file, end: len }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -75,12 +80,31 @@ impl Disk for RealDisk {
     }
 }
 
-impl DiskFile for File {
+struct RealFile {
+    file: File,
+    /// Where the next data goes; there may be zeros behind it.
+    end: u64,
+}
+
+impl DiskFile for RealFile {
     fn append(&mut self, data: &[u8]) -> io::Result<()> {
-        self.write_all(data)
+        self.file.write_all_at(data, self.end)?;
+        self.end += data.len() as u64;
+        Ok(())
+    }
+
+    fn prepare(&mut self, bytes: usize) -> io::Result<()> {
+        self.file.write_all_at(&vec![0; bytes], self.end)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()
+    }
+}
+
+/// The zeros are given back when no more is to come. If that is lost, they are read as the end all the same.
+impl Drop for RealFile {
+    fn drop(&mut self) {
+        let _ = self.file.set_len(self.end);
     }
 }

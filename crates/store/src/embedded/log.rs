@@ -1,7 +1,7 @@
 //! The log on disk: segments that are only ever appended to, and the base segment that replaces old ones.
 //!
 //! `log-N` holds changes in order; `base-N` holds the keys as they were where `log-N` starts. Loading the newest base and
-//! every log from its number on gives the state; older files are leftovers.
+//! every log from its number on gives the state; older files are leftovers. Behind a log's last frame there may be zeros.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -21,10 +21,15 @@ use crate::{Revision, state::State};
 /// log's sync wait for data another file has not yet written.
 const BASE_CHUNK: usize = 1 << 20;
 
+/// How much of a log is made ready at once: enough for some hundred usual writes, not so much that one of them waits for it.
+const AHEAD: usize = 256 << 10;
+
 /// The segment that is being written.
 pub(crate) struct Log {
     pub(crate) seq: u64,
     pub(crate) bytes: u64,
+    /// Where the zeros end that are ready to be overwritten.
+    prepared: u64,
     file: Box<dyn DiskFile>,
     salt: u32,
 }
@@ -51,23 +56,26 @@ impl Log {
         let (salt, bytes) = begin(file.as_mut(), revision)?;
         file.sync()?;
         disk.sync_dir(dir)?;
-        Ok(Log { seq, bytes, file, salt })
+        Ok(Log { seq, bytes, prepared: bytes, file, salt })
     }
 
     /// Goes on with an existing segment. What it holds is made durable first: it may have been read from memory only.
     pub(crate) fn reopen(disk: &dyn Disk, dir: &Path, seq: u64, bytes: u64, salt: u32) -> io::Result<Log> {
         let mut file = disk.reopen(&log_path(dir, seq), bytes)?;
         file.sync()?;
-        Ok(Log { seq, bytes, file, salt })
+        Ok(Log { seq, bytes, prepared: bytes, file, salt })
     }
 
     /// Writes a frame and returns when it is durable.
     pub(crate) fn append(&mut self, frame: &mut FrameBuffer) -> io::Result<()> {
         let frame = frame.seal(self.salt)?;
         self.file.append(frame)?;
-        self.file.sync()?;
         self.bytes += frame.len() as u64;
-        Ok(())
+        if self.bytes > self.prepared {
+            self.file.prepare(AHEAD)?;
+            self.prepared = self.bytes + AHEAD as u64;
+        }
+        self.file.sync()
     }
 }
 

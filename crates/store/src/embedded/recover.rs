@@ -133,28 +133,28 @@ impl Loader<'_> {
                 _ => Ok(tail),
             };
         };
-        if !last || self.frame_follows(path, &tail)? {
+        let rest = self.rest(path, &tail)?;
+        let prepared = tail.offset > 0 && rest.iter().all(|byte| *byte == 0);
+        if prepared {
+            return Ok(tail);
+        }
+        if !last || frame_follows(&rest, &tail) {
             return Err(corrupt(path.to_owned(), tail.offset, reason));
         }
         tracing::warn!(file = %path.display(), offset = tail.offset, reason, "cut off a write that a crash interrupted");
         Ok(tail)
     }
 
-    /// Whether anything whole was written behind the place where reading ended. The first frame gives the salt, and is
-    /// durable before anything follows it: without it, any further byte is a sign.
-    fn frame_follows(&self, path: &Path, tail: &Tail) -> Result<bool, OpenError> {
+    /// What stands behind the place where reading ended.
+    fn rest(&self, path: &Path, tail: &Tail) -> Result<Vec<u8>, OpenError> {
         let read = || {
             let mut rest = Vec::new();
             let mut input = self.disk.read(path)?;
-            io::copy(&mut input.by_ref().take(tail.offset + 1), &mut io::sink())?;
+            io::copy(&mut input.by_ref().take(tail.offset), &mut io::sink())?;
             input.read_to_end(&mut rest)?;
             Ok(rest)
         };
-        let rest = read().map_err(|source| refusal("read", path, source))?;
-        match tail.offset {
-            0 => Ok(rest.len() >= FIRST_FRAME_MAX),
-            _ => Ok(holds_frame(&rest, tail.salt)),
-        }
+        read().map_err(|source| refusal("read", path, source))
     }
 
     /// Feeds a file's records to `apply` until its end, or the first frame that is not whole (and why).
@@ -189,6 +189,15 @@ impl Loader<'_> {
             }
             reader.salt = next_salt;
         }
+    }
+}
+
+/// Whether anything whole was written behind the frame that is broken. The first frame gives the salt, and is durable before
+/// anything follows it: without it, any further byte is a sign.
+fn frame_follows(rest: &[u8], tail: &Tail) -> bool {
+    match tail.offset {
+        0 => rest.len() > FIRST_FRAME_MAX,
+        _ => rest.get(1..).is_some_and(|behind| holds_frame(behind, tail.salt)),
     }
 }
 

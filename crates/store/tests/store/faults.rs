@@ -31,6 +31,8 @@ struct Faults {
 struct Lengths {
     written: u64,
     synced: u64,
+    /// With the zeros behind what is written.
+    prepared: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,6 +59,8 @@ impl FaultyDisk {
             if let Ok(file) = fs::OpenOptions::new().write(true).open(path) {
                 let kept = (lengths.written - lengths.synced) * u64::from(share) / 256;
                 file.set_len(lengths.synced + kept).unwrap();
+                // Where zeros were, zeros are.
+                file.set_len(lengths.prepared.max(lengths.synced + kept)).unwrap();
             }
         }
     }
@@ -80,7 +84,7 @@ impl FaultyDisk {
     }
 
     fn wrap(&self, path: &Path, file: io::Result<Box<dyn DiskFile>>, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        self.lengths(path, |lengths| *lengths = Lengths { written: len, synced: len });
+        self.lengths(path, |lengths| *lengths = Lengths { written: len, synced: len, prepared: len });
         Ok(Box::new(FaultyFile { disk: self.clone(), path: path.to_owned(), file: file? }))
     }
 }
@@ -101,6 +105,16 @@ impl DiskFile for FaultyFile {
         self.file.append(&data[..len])?;
         self.disk.lengths(&self.path, |lengths| lengths.written += len as u64);
         result
+    }
+
+    fn prepare(&mut self, bytes: usize) -> io::Result<()> {
+        match self.disk.fails(&[Plan::NoSpace]) {
+            None => {
+                self.disk.lengths(&self.path, |lengths| lengths.prepared = lengths.written + bytes as u64);
+                self.file.prepare(bytes)
+            }
+            Some(_) => Err(io::ErrorKind::StorageFull.into()),
+        }
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -240,6 +254,29 @@ async fn a_flipped_bit_before_the_last_frame_is_refused_with_its_place() {
         }
         assert_eq!(fs::read(&log).unwrap(), bad, "a refused file is left alone");
     }
+}
+
+#[tokio::test]
+async fn zeros_end_a_segment_but_hide_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path(), Options { segment_bytes: 100, ..Options::default() }).unwrap();
+    for _ in 0..5 {
+        put(&store, "a", &"x".repeat(60)).await.unwrap();
+    }
+    drop(store);
+    let log = |seq: u64| dir.path().join(format!("log-{seq:016x}"));
+    for seq in 1..=2 {
+        let file = fs::OpenOptions::new().write(true).open(log(seq)).unwrap();
+        file.set_len(file.metadata().unwrap().len() + 1000).unwrap();
+    }
+    let store = open(dir.path()).unwrap();
+    assert_eq!(store.revision().await.unwrap(), 6);
+    drop(store);
+
+    let mut bytes = fs::read(log(1)).unwrap();
+    *bytes.last_mut().unwrap() = 1;
+    fs::write(log(1), bytes).unwrap();
+    assert!(matches!(open(dir.path()), Err(OpenError::Corrupt { file, .. }) if file == log(1)));
 }
 
 #[tokio::test]

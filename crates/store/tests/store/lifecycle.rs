@@ -188,6 +188,10 @@ impl DiskFile for SlowFile {
         self.file.append(data)
     }
 
+    fn prepare(&mut self, bytes: usize) -> io::Result<()> {
+        self.file.prepare(bytes)
+    }
+
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync()
     }
