@@ -9,6 +9,10 @@ use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Result, bail};
 
+/// The one of the `ferry` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

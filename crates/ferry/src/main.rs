@@ -29,6 +29,10 @@ use clap::Parser as _;
 
 use crate::cli::{Cli, Command};
 
+/// As fast as the C library's is slow: its arenas grow a page at a time, with a call to the kernel for each.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // A shim must be single-threaded from its first instruction, and a CNI call is answered before anything is set up.
     let mut arguments = std::env::args_os().skip(1);

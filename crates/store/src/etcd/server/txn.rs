@@ -1,5 +1,6 @@
 //! Transactions: requests as the store's operations, and its results in the shape that was asked for.
 
+use bytes::Bytes;
 use prost::Message;
 use tonic::Status;
 
@@ -28,13 +29,18 @@ pub(super) fn put(request: &pb::PutRequest) -> Result<Op, Status> {
     if request.ignore_lease && request.lease != 0 {
         return Err(Status::invalid_argument("etcdserver: lease is provided"));
     }
-    let (key, value, lease) = (request.key.clone(), request.value.clone(), request.lease);
+    // Copied: what is kept must not keep the whole message it came in.
+    let (key, value, lease) = (own(&request.key), own(&request.value), request.lease);
     Ok(match (request.ignore_value, request.ignore_lease) {
         (false, false) => Op::Put { key, value, lease },
         (no_value, no_lease) => {
             Op::Update { key, value: (!no_value).then_some(value), lease: (!no_lease).then_some(lease) }
         }
     })
+}
+
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
 }
 
 pub(super) fn delete(request: &pb::DeleteRangeRequest) -> Op {
