@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use client::Informers;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +13,7 @@ use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::{self, Identity};
-use crate::{cli, etcd};
+use crate::{cli, etcd, remote};
 
 /// Fires on Ctrl-C or SIGTERM.
 pub(crate) fn until_signalled() -> Result<CancellationToken> {
@@ -30,12 +29,6 @@ pub(crate) fn until_signalled() -> Result<CancellationToken> {
         trigger.cancel();
     });
     Ok(drain)
-}
-
-async fn client_from(path: &Path) -> Result<kube::Client> {
-    let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    Ok(kube::Client::try_from(config)?)
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -91,14 +84,14 @@ pub(crate) async fn controller_manager(options: cli::ControllerManager) -> Resul
         identity: format!("{}_{}", host_name(), uuid::Uuid::new_v4()),
     };
     let drain = until_signalled()?;
-    Ok(controllers::run(client_from(&options.kubeconfig).await?, config, || (), drain).await?)
+    Ok(controllers::run(remote::from_kubeconfig(&options.kubeconfig)?, config, || (), drain).await?)
 }
 
 pub(crate) async fn scheduler(options: cli::Scheduler) -> Result<()> {
     let identity = format!("{}_{}", host_name(), uuid::Uuid::new_v4());
     let config = scheduler::Config { identity, ..scheduler::Config::default() };
     let drain = until_signalled()?;
-    Ok(scheduler::run(client_from(&options.kubeconfig).await?, config, || (), drain).await?)
+    Ok(scheduler::run(remote::from_kubeconfig(&options.kubeconfig)?, config, || (), drain).await?)
 }
 
 pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
@@ -107,7 +100,7 @@ pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
     let tls = control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, &serving)?;
     let name = options.hostname_override.unwrap_or_else(host_name);
     let address = options.node_ip.unwrap_or_else(host_address);
-    let client = client_from(&options.kubeconfig).await?;
+    let client = remote::from_kubeconfig(&options.kubeconfig)?;
     let config = kubelet::Config {
         root_dir: options.root_dir,
         pod_logs_dir: options.pod_logs_dir,
@@ -128,7 +121,7 @@ pub(crate) async fn proxy(options: cli::Proxy) -> Result<()> {
         return Ok(proxy::cleanup()?);
     }
     let drain = until_signalled()?;
-    let informers = Informers::new(client_from(&options.kubeconfig).await?, drain.clone());
+    let informers = Informers::new(remote::from_kubeconfig(&options.kubeconfig)?, drain.clone());
     let name = options.hostname_override.unwrap_or_else(host_name);
     let pod_cidr = Some(options.cluster_cidr.parse().context("--cluster-cidr")?);
     let config = proxy::ProxyConfig::new(proxy::Node { name, pod_cidr });
@@ -166,8 +159,8 @@ pub(crate) async fn serve_cri(path: &Path, runtime: Arc<runtime::Runtime>, drain
 
 pub(crate) async fn dns(options: cli::Dns) -> Result<()> {
     let client = match &options.kubeconfig {
-        Some(path) => client_from(path).await?,
-        None => kube::Client::try_from(kube::Config::incluster()?)?,
+        Some(path) => remote::from_kubeconfig(path)?,
+        None => remote::from_pod()?,
     };
     let drain = until_signalled()?;
     let informers = Informers::new(client, drain.clone());

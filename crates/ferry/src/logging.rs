@@ -1,46 +1,81 @@
 //! Log levels as Kubernetes' users know them: `--v` for all, `--vmodule` for single modules.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
+
+/// Libraries are heard one level later than these.
+const OURS: [&str; 13] = [
+    "ferry",
+    "apiserver",
+    "client",
+    "controllers",
+    "cri",
+    "dns",
+    "kubelet",
+    "network",
+    "nft",
+    "proxy",
+    "runtime",
+    "scheduler",
+    "store",
+];
 
 /// `quiet` keeps the screen for the progress of `ferry up`; warnings still show.
 pub(crate) fn init(verbosity: u8, vmodule: Option<&str>, quiet: bool) {
-    let level = match (verbosity, quiet) {
-        (0, true) => "error",
-        (0 | 1, _) => "warn",
-        (2, _) => "info",
-        (3 | 4, _) => "debug",
-        _ => "trace",
+    let asked = std::env::var("FERRY_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = asked.unwrap_or_else(|| targets(verbosity, vmodule, quiet));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+}
+
+fn targets(verbosity: u8, vmodule: Option<&str>, quiet: bool) -> Targets {
+    let silent = quiet && verbosity == 0;
+    let ours = if silent { LevelFilter::ERROR } else { level(verbosity) };
+    let others = match verbosity {
+        6.. => ours,
+        _ if silent => LevelFilter::ERROR,
+        _ => LevelFilter::WARN,
     };
-    // Libraries are heard one level later than we are.
-    let others = if verbosity >= 6 { level } else { "warn" };
-    let ours = [
-        "ferry",
-        "apiserver",
-        "client",
-        "controllers",
-        "cri",
-        "dns",
-        "kubelet",
-        "network",
-        "nft",
-        "proxy",
-        "runtime",
-        "scheduler",
-        "store",
-    ];
-    let mut directives: Vec<String> = ours.iter().map(|name| format!("{name}={level}")).collect();
-    directives.insert(0, if quiet && verbosity == 0 { "error".into() } else { others.into() });
-    for pair in vmodule.into_iter().flat_map(|text| text.split(',')) {
-        if let Some((module, number)) = pair.split_once('=') {
-            let level = match number.parse::<u8>() {
-                Ok(0 | 1) => "warn",
-                Ok(2) => "info",
-                Ok(3 | 4) => "debug",
-                _ => "trace",
-            };
-            directives.push(format!("{module}={level}"));
-        }
+    let modules = vmodule.into_iter().flat_map(|text| text.split(',')).filter_map(|pair| pair.split_once('='));
+    let modules = modules.map(|(module, number)| (module, level(number.parse().unwrap_or(u8::MAX))));
+    Targets::new().with_default(others).with_targets(OURS.map(|name| (name, ours))).with_targets(modules)
+}
+
+fn level(verbosity: u8) -> LevelFilter {
+    match verbosity {
+        0 | 1 => LevelFilter::WARN,
+        2 => LevelFilter::INFO,
+        3 | 4 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     }
-    let filter = EnvFilter::try_from_env("FERRY_LOG").unwrap_or_else(|_| EnvFilter::new(directives.join(",")));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn verbosity_is_of_ours_first_and_of_a_module_if_asked() {
+        check(targets(0, None, true), "store", Level::ERROR);
+        check(targets(0, None, false), "store", Level::WARN);
+        check(targets(4, None, false), "store", Level::DEBUG);
+        check(targets(4, None, false), "h2", Level::WARN);
+        check(targets(6, None, false), "h2", Level::TRACE);
+        check(targets(0, Some("h2=2,proxy=4"), false), "proxy", Level::DEBUG);
+        check(targets(0, Some("h2=2,proxy=4"), false), "h2", Level::INFO);
+        check(targets(0, Some("nonsense"), false), "h2", Level::WARN);
+    }
+
+    #[track_caller]
+    fn check(targets: Targets, target: &str, most: Level) {
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+        let heard = levels.into_iter().filter(|level| targets.would_enable(target, level)).next_back();
+        assert_eq!(heard, Some(most), "{target}");
+    }
 }

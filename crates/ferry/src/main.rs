@@ -16,6 +16,7 @@ mod node;
 mod pki;
 mod preflight;
 mod progress;
+mod remote;
 mod server;
 mod shared_pki;
 mod snapshot;
