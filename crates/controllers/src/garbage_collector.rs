@@ -165,10 +165,8 @@ impl GarbageCollector {
 
     async fn delete(&self, uid: &str, item: &Item, propagation: Propagation) -> Result<(), ReconcileError> {
         let Some(api) = self.api(item) else { return Ok(()) };
-        // The live object is asked once more: it may have found an owner since.
         let Some(live) = self.live(&api, uid, item).await? else { return Ok(()) };
-        let known: HashSet<&str> = item.owners.iter().map(|owner| owner.uid.as_str()).collect();
-        if live.owner_references.iter().flatten().any(|owner| !known.contains(owner.uid.as_str())) {
+        if !has_only(&live, &item.owners) {
             return Ok(());
         }
         let params = match propagation {
@@ -240,5 +238,36 @@ impl GarbageCollector {
             (kept.len() != all.len()).then(|| json!({ "finalizers": kept }))
         })
         .await
+    }
+}
+
+/// The live object is asked once more before it is deleted: since the graph heard of it, it may have found another owner,
+/// or have been let go by those it had.
+fn has_only(live: &ObjectMeta, gone: &[Owner]) -> bool {
+    let owners = live.owner_references.as_deref().unwrap_or_default();
+    !owners.is_empty() && owners.iter().all(|owner| gone.iter().any(|gone| gone.uid == owner.uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_deleted_only_while_all_its_owners_are_those_that_are_gone() {
+        check("a", "a", true);
+        check("a", "a b", true);
+        check("a c", "a b", false);
+        check("", "a", false);
+    }
+
+    #[track_caller]
+    fn check(live: &str, gone: &str, want: bool) {
+        let reference = |uid: &str| OwnerReference { uid: uid.into(), ..Default::default() };
+        let references = |text: &str| Some(text.split_whitespace().map(reference).collect());
+        let live = ObjectMeta { owner_references: references(live), ..Default::default() };
+        let gone = Item::new(0, &ObjectMeta { owner_references: references(gone), ..Default::default() });
+        assert_eq!(has_only(&live, &gone.owners), want, "{live:?} {gone:?}");
     }
 }

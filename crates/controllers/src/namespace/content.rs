@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PartialObjectMeta};
+use kube::core::ApiResource;
 use kube::discovery::verbs;
 
 use crate::discovery::{self, Served};
@@ -42,19 +43,30 @@ impl Remaining {
     }
 }
 
-/// Tries every resource even if one fails, so that one bad API does not keep everything alive.
+/// Pods go first: while one runs, the policies, secrets and claims it lives by stay.
+/// Then every resource is tried even if one fails, so that one bad API does not keep everything alive.
 pub(super) async fn delete(client: &kube::Client, namespace: &str) -> Result<Remaining, ReconcileError> {
     let mut remaining = Remaining::default();
     let mut failed = None;
-    for served in discovery::deletable(client).await? {
-        if !served.namespaced {
-            continue;
-        }
-        if let Err(error) = delete_all(client, namespace, &served, &mut remaining).await {
+    let all = discovery::deletable(client).await?;
+    let (pods, rest): (Vec<&Served>, Vec<&Served>) =
+        all.iter().filter(|served| served.namespaced).partition(|served| is_pods(&served.resource));
+    for served in pods {
+        delete_all(client, namespace, served, &mut remaining).await?;
+    }
+    if !remaining.is_empty() {
+        return Ok(remaining);
+    }
+    for served in rest {
+        if let Err(error) = delete_all(client, namespace, served, &mut remaining).await {
             failed = Some(error);
         }
     }
     failed.map_or(Ok(remaining), |error| Err(error.into()))
+}
+
+fn is_pods(resource: &ApiResource) -> bool {
+    resource.group.is_empty() && resource.plural == "pods"
 }
 
 async fn delete_all(
