@@ -4,6 +4,7 @@ pub mod apply;
 pub mod cron;
 pub mod decode;
 pub mod field;
+pub mod json;
 pub mod object;
 pub mod patch;
 pub mod protobuf;

@@ -1,5 +1,6 @@
 //! Who a request is from, and whether they may.
 
+pub(crate) mod discovery;
 mod impersonation;
 pub(crate) mod rbac;
 pub(crate) mod tokens;

@@ -136,8 +136,8 @@ fn respond_object(
 /// Reads the body of a write as an object of the served kind: typed, pruned, and with its type filled in.
 async fn read_object(served: &Served, context: &Context, body: Body) -> Result<Object, ApiError> {
     let bytes = http::read(body).await?;
-    let object = http::decode_object(&context.headers, &bytes, &served.info.kind)?;
-    conform(served, context, object)
+    let (object, duplicates) = http::decode_tracked(&context.headers, &bytes, &served.info.kind)?;
+    conform(served, context, object, &duplicates)
 }
 
 /// An object of another kind, or of this one in a version that is not the path's.
@@ -165,7 +165,8 @@ fn wrong_kind(served: &Served, kind: &str, version: &str) -> ApiError {
     })
 }
 
-fn conform(served: &Served, context: &Context, mut object: Object) -> Result<Object, ApiError> {
+/// Fits an object to its kind; tells of fields the kind does not have and of those that came twice.
+fn conform(served: &Served, context: &Context, mut object: Object, duplicates: &[String]) -> Result<Object, ApiError> {
     let (kind, version) = (object.text(&["kind"]).to_owned(), object.text(&["apiVersion"]).to_owned());
     if (!kind.is_empty() && kind != served.info.kind) || (!version.is_empty() && version != served.info.api_version()) {
         return Err(wrong_kind(served, &kind, &version));
@@ -178,14 +179,13 @@ fn conform(served: &Served, context: &Context, mut object: Object) -> Result<Obj
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
     let unknown = api::decode::conform(&mut value, &served.schema).map_err(|error| refuse(error.to_string()))?;
+    let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let told: Vec<String> = unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
     let strictness = context.query.get("fieldValidation").unwrap_or("Warn");
-    match (strictness, unknown.is_empty()) {
+    match (strictness, told.is_empty()) {
         ("Ignore" | "Warn" | "Strict", true) | ("Ignore", _) => (),
-        ("Warn", false) => unknown.iter().for_each(|path| context.warn(format!("unknown field {path:?}"))),
-        ("Strict", false) => {
-            let list: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
-            return Err(refuse(format!("strict decoding error: {}", list.join(", "))));
-        }
+        ("Warn", false) => told.into_iter().for_each(|warning| context.warn(warning)),
+        ("Strict", false) => return Err(refuse(format!("strict decoding error: {}", told.join(", ")))),
         // Checked with the other options.
         _ => (),
     }

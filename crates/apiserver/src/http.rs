@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
 
-pub(crate) use self::decode::{decode_object, yaml};
+pub(crate) use self::decode::{decode_object, decode_tracked, yaml};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.
@@ -143,9 +143,21 @@ const ACCEPTED: &str = "only the following media types are accepted: application
 
 impl Accept {
     pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+        Self::choose(headers, query, |_| true)
+    }
+
+    /// For what has no columns: a client that takes nothing but a table is refused.
+    pub(crate) fn without_table(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+        Self::choose(headers, query, |accept| accept.form != Form::Table)
+    }
+
+    fn choose(headers: &HeaderMap, query: &Query, possible: impl Fn(&Self) -> bool) -> Result<Self, ApiError> {
         let mut accept = match headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) {
             None | Some("") => Self::default(),
-            Some(text) => text.split(',').find_map(media_range).ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?,
+            Some(text) => {
+                let found = text.split(',').filter_map(media_range).find(possible);
+                found.ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?
+            }
         };
         let wants_pretty = query.get("pretty").is_some_and(|v| v == "true" || v == "1")
             || query.0.iter().any(|(k, v)| k == "pretty" && v.is_empty());

@@ -111,6 +111,7 @@ impl ApiServer {
             return match path.trim_end_matches('/') {
                 "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
                 _ if health::is_check(path) => health::answer(self, context).await,
+                path @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS) => auth::discovery::answer(self, path),
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),

@@ -53,7 +53,15 @@ impl ServiceAccountKey {
         Ok(Self { pair, id })
     }
 
-    fn sign(&self, claims: &Value) -> Result<String, TokenError> {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn public(&self) -> &[u8] {
+        self.pair.public_key().as_ref()
+    }
+
+    pub(super) fn sign(&self, claims: &Value) -> Result<String, TokenError> {
         let header = json!({"alg": "ES256", "kid": self.id});
         let text = format!("{}.{}", encode(&header), encode(claims));
         let signature = self.pair.sign(&SystemRandom::new(), text.as_bytes()).map_err(|_| TokenError::Key)?;
@@ -108,6 +116,15 @@ pub(crate) fn authenticate(
         check_alive(server, "pods", &format!("{namespace}/{pod}"), &uid, "pod")?;
         user.extra.insert("authentication.kubernetes.io/pod-name".into(), vec![pod]);
         user.extra.insert("authentication.kubernetes.io/pod-uid".into(), vec![uid]);
+    } else if claims.at(&["kubernetes.io", "node"]).is_some() {
+        // A pod's token only tells of the node; one bound to the node ends with it.
+        check_alive(server, "nodes", &bound("node", "name"), &bound("node", "uid"), "node")?;
+    }
+    for part in ["name", "uid"] {
+        let value = bound("node", part);
+        if !value.is_empty() {
+            user.extra.insert(format!("authentication.kubernetes.io/node-{part}"), vec![value]);
+        }
     }
     if claims.at(&["kubernetes.io", "secret"]).is_some() {
         let (secret, uid) = (bound("secret", "name"), bound("secret", "uid"));
@@ -147,6 +164,7 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         let (plural, claim) = match kind {
             "Pod" => ("pods", "pod"),
             "Secret" => ("secrets", "secret"),
+            "Node" => ("nodes", "node"),
             other => {
                 return Err(ApiError::bad_request(format!(
                     "cannot bind token for serviceaccount {name:?} to object of kind {other:?}"
@@ -154,8 +172,8 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
             }
         };
         let resource = api::GroupResource { group: "", resource: plural };
-        let object =
-            find(server, plural, namespace, bound_name).ok_or_else(|| ApiError::not_found(resource, bound_name))?;
+        let object = find(server, plural, if kind == "Node" { "" } else { namespace }, bound_name)
+            .ok_or_else(|| ApiError::not_found(resource, bound_name))?;
         if kind == "Pod" && object.text(&["spec", "serviceAccountName"]) != name {
             return Err(ApiError::bad_request(format!(
                 "cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name."
@@ -170,6 +188,12 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         }
         if let Some(map) = own.as_object_mut() {
             map.insert(claim.into(), json!({"name": bound_name, "uid": object.uid()}));
+            let node = object.text(&["spec", "nodeName"]);
+            if kind == "Pod" && !node.is_empty() {
+                let known = find(server, "nodes", "", node);
+                let uid = known.map(|known| json!({"name": node, "uid": known.uid()}));
+                map.insert("node".into(), uid.unwrap_or_else(|| json!({"name": node})));
+            }
         }
     }
     let issuer = &server.config.service_account_issuer;
@@ -198,5 +222,6 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
 
 fn find(server: &ApiServer, plural: &str, namespace: &str, name: &str) -> Option<Object> {
     let cache = server.registry.find("", "v1", plural)?.cache.as_ref()?;
-    Some(cache.get(&format!("{namespace}/{name}"))?.decode())
+    let key = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+    Some(cache.get(&key)?.decode())
 }

@@ -71,7 +71,7 @@ pub(super) async fn answer(
     let fields = FieldManager { registry: &server.registry, served, subresource: &info.subresource };
     let applied = |live: Option<&Object>| {
         let object = fields.apply(live, &config, &manager, force, &now())?;
-        let object = conform(served, context, object)?;
+        let object = conform(served, context, object, &[])?;
         check_place(served, info, &object)?;
         Ok(object)
     };

@@ -50,7 +50,7 @@ pub(super) async fn answer(
     let updated = writer
         .update(&info.namespace, &info.name, |current| {
             let patched = patched(served, format, current, &patch)?;
-            conform(served, context, patched)
+            conform(served, context, patched, &[])
         })
         .await?;
     Ok(respond_object(served, StatusCode::OK, context, &accept, &updated))

@@ -28,7 +28,8 @@ pub(super) async fn answer(
 ) -> Result<Outcome, ApiError> {
     let info = &context.info;
     let created = |value: Value| -> Result<Outcome, ApiError> {
-        Ok(Outcome::Done(respond(StatusCode::CREATED, &context.accept()?, &value)))
+        let accept = http::Accept::without_table(&context.headers, &context.query)?;
+        Ok(Outcome::Done(respond(StatusCode::CREATED, &accept, &value)))
     };
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str(), info.verb) {
         ("", "pods", "binding", "create") => created(bind(server, served, context, &info.name, body).await?),
@@ -39,6 +40,7 @@ pub(super) async fn answer(
         ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
         ("", "serviceaccounts", "token", "create") => {
             let request = read(context, body, "TokenRequest").await?;
+            server.feed.current().await.map_err(crate::server::store_error)?;
             created(tokens::request(server, &info.namespace, &info.name, request)?)
         }
         ("", "namespaces", "finalize", "update") => finalize(server, served, context, body).await,

@@ -265,7 +265,12 @@ impl Writer<'_> {
                 }
             }
             "ephemeralcontainers" => *new = with_part(old, new, &["spec", "ephemeralContainers"]),
-            "approval" => *new = with_part(old, new, &["status", "conditions"]),
+            // Who approves may label and annotate, too.
+            "approval" => {
+                let approved = with_part(old, new, &["status", "conditions"]);
+                keep(new, "spec");
+                new.extend(approved.into_iter().filter(|(key, _)| key == "status"));
+            }
             "resize" => *new = resized(old, new),
             // Bindings and finalization compute the new object themselves.
             _ => (),

@@ -11,6 +11,15 @@ const SHOWN: usize = 30;
 
 /// Reads an object from a request body; `wanted` is the kind that messages name.
 pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> Result<Object, ApiError> {
+    Ok(decode_tracked(headers, bytes, wanted)?.0)
+}
+
+/// The same, with the paths of the fields that come twice.
+pub(crate) fn decode_tracked(
+    headers: &HeaderMap,
+    bytes: &[u8],
+    wanted: &str,
+) -> Result<(Object, Vec<String>), ApiError> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     let media = content_type.split(';').next().unwrap_or_default().trim();
     let unrecognized = |why: &dyn std::fmt::Display| {
@@ -19,11 +28,13 @@ pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> 
             "the object provided is unrecognized (must be of type {wanted}): {why} ({shown})"
         ))
     };
-    let value = match media {
-        "application/json" | "" => serde_json::from_slice(bytes)
+    let (value, duplicates) = match media {
+        "application/json" | "" => api::json::parse(bytes)
             .map_err(|error| unrecognized(&format!("couldn't get version/kind; json parse error: {error}")))?,
-        "application/yaml" | "text/yaml" => yaml(bytes)?,
-        "application/vnd.kubernetes.protobuf" => return from_protobuf(bytes, wanted, unrecognized),
+        "application/yaml" | "text/yaml" => (yaml(bytes)?, Vec::new()),
+        "application/vnd.kubernetes.protobuf" => {
+            return Ok((from_protobuf(bytes, wanted, unrecognized)?, Vec::new()));
+        }
         _ => {
             return Err(ApiError::unsupported_media_type(
                 "the body of the request was in an unknown format - accepted media types include: \
@@ -32,7 +43,7 @@ pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> 
         }
     };
     match value {
-        Value::Object(object) => Ok(object),
+        Value::Object(object) => Ok((object, duplicates)),
         _ => Err(unrecognized(&"couldn't get version/kind; json parse error: it is not an object")),
     }
 }

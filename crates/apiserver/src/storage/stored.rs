@@ -9,6 +9,7 @@ use api::schema::Type;
 use api::selector::Labels;
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 const METADATA: &[u8] = b"\"metadata\":{";
@@ -125,17 +126,26 @@ impl Stored {
 
 fn fields(bytes: &[u8], selectable: &[&'static str]) -> Result<BTreeMap<&'static str, String>, serde_json::Error> {
     let object: Object = serde_json::from_slice(bytes)?;
-    let mut found = BTreeMap::new();
-    for path in selectable {
-        let parts: Vec<&str> = path.split('.').collect();
-        let text = match api::ObjectExt::at(&object, &parts) {
-            None | Some(serde_json::Value::Null) => continue,
-            Some(serde_json::Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
-        found.insert(*path, text);
-    }
-    Ok(found)
+    let found = selectable.iter().filter_map(|path| Some((*path, field(&object, path)?)));
+    Ok(found.collect())
+}
+
+/// What a selector compares: zeros count where upstream keeps a number or a truth value, and some names are not paths.
+fn field(object: &Object, name: &str) -> Option<String> {
+    let at = |path: &str| match api::ObjectExt::at(object, &path.split('.').collect::<Vec<_>>()) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(other) => Some(other.to_string()),
+    };
+    let (path, otherwise) = match name {
+        "name" => ("metadata.name", None),
+        "source" => ("source.component", at("reportingComponent")),
+        "status.successful" => ("status.succeeded", Some("0".into())),
+        "status.replicas" => (name, Some("0".into())),
+        "spec.unschedulable" | "spec.hostNetwork" => (name, Some("false".into())),
+        _ => (name, None),
+    };
+    at(path).filter(|text| !text.is_empty()).or(otherwise)
 }
 
 /// What happened to one key at one revision.
@@ -208,7 +218,27 @@ pub(crate) fn frame(kind: EventType, object: &Stored) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_selector_sees_zeros_and_the_fields_upstream_renames() {
+        let check = |object: Value, name: &str, want: Option<&str>| {
+            let found = field(object.as_object().unwrap(), name);
+            assert_eq!(found.as_deref(), want, "{name} of {object}");
+        };
+        check(json!({"spec": {}}), "spec.unschedulable", Some("false"));
+        check(json!({"spec": {"unschedulable": true}}), "spec.unschedulable", Some("true"));
+        check(json!({}), "spec.hostNetwork", Some("false"));
+        check(json!({}), "status.replicas", Some("0"));
+        check(json!({"status": {"succeeded": 3}}), "status.successful", Some("3"));
+        check(json!({"status": {}}), "status.successful", Some("0"));
+        check(json!({"metadata": {"name": "disk"}}), "name", Some("disk"));
+        check(json!({"source": {"component": "kubelet"}, "reportingComponent": "x"}), "source", Some("kubelet"));
+        check(json!({"source": {}, "reportingComponent": "x"}), "source", Some("x"));
+        check(json!({"status": {"phase": null}}), "status.phase", None);
+    }
 
     #[test]
     fn the_resource_version_is_spliced_in() {
