@@ -2,6 +2,7 @@
 //!
 //! A bench is a module with a `run`; it fills a [`report::Report`], which prints a line per bar and fails if one is missed.
 
+mod api;
 mod report;
 mod store;
 
@@ -28,9 +29,12 @@ fn main() -> ExitCode {
 #[tokio::main]
 async fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
+        ["api", only @ ..] => api::run(only).await,
         ["store", only @ ..] => store::run(only).await,
         // The store's other half: a process of its own, so that its memory and its rest can be measured.
         ["serve-store", dir, url] => store::ours::serve(Path::new(dir), url).await,
-        other => bail!("usage: cargo xtask bench store [puts|objects|watchers|idle…]   (got {other:?})"),
+        other => bail!(
+            "usage: cargo xtask bench store [puts|objects|watchers|idle…] or api [writes|lists|watches…]   (got {other:?})"
+        ),
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use tokio::task::JoinSet;
 
 #[derive(Default)]
 pub(crate) struct Report {
@@ -44,6 +45,20 @@ impl Report {
         self.line(&format!("processor time of the server, each {what}"), &each(ours), &each(peer), ratio, "", None);
     }
 
+    /// Operations a second, which must be at least `bar` times the peer's.
+    pub(crate) fn rates(&mut self, what: &str, ours: &Latencies, peer: &Latencies, bar: f64) {
+        let ratio = ours.per_second() / peer.per_second();
+        let rate = |side: &Latencies| format!("{:.0}/s", side.per_second());
+        self.line(what, &rate(ours), &rate(peer), Some(ratio), &format!("at least {bar}×"), Some(ratio >= bar));
+    }
+
+    /// The 99th percentile, which must be no worse than the peer's.
+    pub(crate) fn slowest(&mut self, what: &str, ours: &Latencies, peer: &Latencies) {
+        let (mine, theirs) = (ours.percentile(99), peer.percentile(99));
+        let ratio = mine.as_secs_f64() / theirs.as_secs_f64();
+        self.line(what, &milliseconds(mine), &milliseconds(theirs), Some(ratio), "no worse", Some(mine <= theirs));
+    }
+
     pub(crate) fn finish(self) -> Result<()> {
         match self.missed {
             0 => Ok(()),
@@ -67,6 +82,21 @@ impl Latencies {
         let took = begun.elapsed();
         all.sort_unstable();
         Latencies { sorted: all, took }
+    }
+
+    /// Those of all tasks together.
+    pub(crate) async fn gather(mut tasks: JoinSet<Result<Vec<Duration>>>, begun: Instant) -> Result<Latencies> {
+        let mut all = Vec::new();
+        while let Some(latencies) = tasks.join_next().await {
+            all.extend(latencies??);
+        }
+        Ok(Latencies::new(all, begun))
+    }
+
+    /// The best of several rounds.
+    pub(crate) fn fastest(rounds: Vec<Latencies>) -> Latencies {
+        let best = rounds.into_iter().max_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+        best.unwrap_or_else(|| Latencies::new(Vec::new(), Instant::now()))
     }
 
     pub(crate) fn per_second(&self) -> f64 {

@@ -1,12 +1,12 @@
 //! The store beside etcd: both started here, on the same disk, asked by the same client.
 
 pub(crate) mod ours;
+pub(crate) mod peer;
+pub(crate) mod process;
 
 mod client;
 mod idle;
 mod objects;
-mod peer;
-mod process;
 mod puts;
 mod watchers;
 mod wire;

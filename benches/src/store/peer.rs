@@ -23,7 +23,7 @@ pub(super) fn version() -> Result<String> {
 }
 
 /// One member with etcd's own settings; only the ports are chosen.
-pub(super) async fn start(dir: &Path) -> Result<Process> {
+pub(crate) async fn start(dir: &Path) -> Result<Process> {
     let (url, peer) = (free_url()?, free_url()?);
     let mut command = Command::new(binary());
     command.arg("--data-dir").arg(dir).args(["--name", "bench", "--log-level", "error"]);

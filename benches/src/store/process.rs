@@ -14,26 +14,31 @@ use super::client::Client;
 /// Longer than any of them needs to start.
 const START: Duration = Duration::from_secs(60);
 
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
-    pub(super) url: String,
+    pub(crate) url: String,
 }
 
 impl Process {
-    /// Starts it and waits until it answers.
-    pub(super) async fn start(mut command: Command, url: String) -> Result<Process> {
+    pub(crate) fn spawn(mut command: Command, url: String) -> Result<Process> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let process = Process { child: child.with_context(|| format!("{command:?}"))?, url };
+        Ok(Process { child: child.with_context(|| format!("{command:?}"))?, url })
+    }
+
+    /// Starts a store and waits until it answers.
+    pub(super) async fn start(command: Command, url: String) -> Result<Process> {
+        let said = format!("{command:?}");
+        let process = Process::spawn(command, url)?;
         let begun = Instant::now();
         while answers(&process.url).await.is_err() {
-            ensure!(begun.elapsed() < START, "{command:?} does not answer");
+            ensure!(begun.elapsed() < START, "{said} does not answer");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(process)
     }
 
     /// How long its threads have run so far. Unlike a rate, this does not depend on what else the machine does.
-    pub(super) fn cpu_time(&self) -> Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut total = Duration::ZERO;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let stat = fs::read_to_string(task?.path().join("schedstat"))?;
@@ -43,8 +48,17 @@ impl Process {
     }
 
     /// What it holds in memory.
-    pub(super) fn resident_bytes(&self) -> Result<u64> {
+    pub(crate) fn resident_bytes(&self) -> Result<u64> {
         Ok(self.number("status", "VmRSS:")? * 1024)
+    }
+
+    /// The most it held since it was last forgotten.
+    pub(crate) fn peak_bytes(&self) -> Result<u64> {
+        Ok(self.number("status", "VmHWM:")? * 1024)
+    }
+
+    pub(crate) fn forget_peak(&self) -> Result<()> {
+        Ok(fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5")?)
     }
 
     /// What it has written to disk so far.
@@ -84,6 +98,6 @@ impl Drop for Process {
 }
 
 /// A URL on a port that is free now.
-pub(super) fn free_url() -> Result<String> {
+pub(crate) fn free_url() -> Result<String> {
     Ok(format!("http://{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?))
 }

@@ -19,7 +19,7 @@ use super::{
     Pair,
     client::{Client, key},
 };
-use crate::report::{Latencies, Report, milliseconds};
+use crate::report::{Latencies, Report};
 
 const CLIENTS: usize = 64;
 const PUTS: usize = 20_000;
@@ -37,31 +37,14 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
         ours.push(remote(&pair.ours.url, round).await?);
         within.push(in_process(embedded.clone(), round).await?);
     }
-    let [ours, peer, within] = [ours, peers, within].map(best);
-    rates(report, "puts/s through gRPC", &ours, &peer, 2.0);
-    slowest(report, "p99 through gRPC", &ours, &peer);
+    let [ours, peer, within] = [ours, peers, within].map(Latencies::fastest);
+    report.rates("puts/s through gRPC", &ours, &peer, 2.0);
+    report.slowest("p99 through gRPC", &ours, &peer);
     report.cpu("put", pair.ours.cpu_time()?, pair.peer.cpu_time()?, ROUNDS * PUTS);
-    rates(report, "puts/s in process", &within, &peer, 5.0);
-    slowest(report, "p99 in process", &within, &peer);
+    report.rates("puts/s in process", &within, &peer, 5.0);
+    report.slowest("p99 in process", &within, &peer);
     embedded.close().await;
     Ok(())
-}
-
-fn best(rounds: Vec<Latencies>) -> Latencies {
-    let best = rounds.into_iter().max_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-    best.unwrap_or_else(|| Latencies::new(Vec::new(), Instant::now()))
-}
-
-fn rates(report: &mut Report, what: &str, ours: &Latencies, peer: &Latencies, bar: f64) {
-    let ratio = ours.per_second() / peer.per_second();
-    let rate = |side: &Latencies| format!("{:.0}/s", side.per_second());
-    report.line(what, &rate(ours), &rate(peer), Some(ratio), &format!("at least {bar}×"), Some(ratio >= bar));
-}
-
-fn slowest(report: &mut Report, what: &str, ours: &Latencies, peer: &Latencies) {
-    let (mine, theirs) = (ours.percentile(99), peer.percentile(99));
-    let ratio = mine.as_secs_f64() / theirs.as_secs_f64();
-    report.line(what, &milliseconds(mine), &milliseconds(theirs), Some(ratio), "no worse", Some(mine <= theirs));
 }
 
 async fn remote(url: &str, round: usize) -> Result<Latencies> {
@@ -109,9 +92,5 @@ where
             }
         });
     }
-    let mut all = Vec::new();
-    while let Some(latencies) = tasks.join_next().await {
-        all.extend(latencies??);
-    }
-    Ok(Latencies::new(all, begun))
+    Latencies::gather(tasks, begun).await
 }

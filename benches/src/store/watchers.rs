@@ -125,7 +125,7 @@ async fn in_process(store: Arc<Embedded>) -> Result<Latencies> {
         }
     })
     .await?;
-    gather(readers, epoch).await
+    Latencies::gather(readers, epoch).await
 }
 
 async fn remote(url: &str) -> Result<Latencies> {
@@ -145,7 +145,7 @@ async fn remote(url: &str) -> Result<Latencies> {
         }
     })
     .await?;
-    gather(readers, epoch).await
+    Latencies::gather(readers, epoch).await
 }
 
 async fn connect(url: &str) -> Result<Channel> {
@@ -172,12 +172,4 @@ async fn read(mut client: WatchClient<Channel>, epoch: Instant, ready: Arc<Barri
         }
     }
     Ok(latencies)
-}
-
-async fn gather(mut readers: JoinSet<Result<Vec<Duration>>>, epoch: Instant) -> Result<Latencies> {
-    let mut all = Vec::new();
-    while let Some(latencies) = readers.join_next().await {
-        all.extend(latencies??);
-    }
-    Ok(Latencies::new(all, epoch))
 }

@@ -1,0 +1,101 @@
+//! The client both servers are asked with: HTTP/1.1 over TLS, a connection each, one request at a time.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{SendRequest, handshake},
+};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Whom a client believes, and who it is.
+pub(super) struct Trust(TlsConnector);
+
+impl Trust {
+    pub(super) fn read(kubeconfig: &Path) -> Result<Trust> {
+        let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(kubeconfig)?)?;
+        let data = |pointer: &str| -> Result<Vec<u8>> {
+            let text = config.pointer(pointer).and_then(Value::as_str).with_context(|| format!("no {pointer}"))?;
+            Ok(STANDARD.decode(text)?)
+        };
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&data("/clusters/0/cluster/certificate-authority-data")?)?)?;
+        let chain = CertificateDer::from_pem_slice(&data("/users/0/user/client-certificate-data")?)?;
+        let key = PrivateKeyDer::from_pem_slice(&data("/users/0/user/client-key-data")?)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![chain], key)?;
+        Ok(Trust(TlsConnector::from(Arc::new(tls))))
+    }
+}
+
+pub(super) struct Client {
+    connection: SendRequest<Full<Bytes>>,
+    host: String,
+}
+
+impl Client {
+    pub(super) async fn connect(url: &str, trust: &Trust) -> Result<Client> {
+        let host = url.strip_prefix("https://").context("the url is https://HOST:PORT")?.to_owned();
+        let stream = TcpStream::connect(&host).await?;
+        stream.set_nodelay(true)?;
+        let address = host.rsplit_once(':').context("a host without a port")?.0.to_owned();
+        let stream = trust.0.connect(ServerName::try_from(address)?, stream).await?;
+        let (connection, task) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(task);
+        Ok(Client { connection, host })
+    }
+
+    /// Asks, and returns the body of the answer, which goes on coming.
+    pub(super) async fn open(&mut self, method: Method, path: &str, accept: &str, body: Bytes) -> Result<Incoming> {
+        self.connection.ready().await?;
+        let request = Request::builder().method(method).uri(path).header("host", &self.host).header("accept", accept);
+        let request = request.header("content-type", "application/json").body(Full::new(body))?;
+        let response = self.connection.send_request(request).await?;
+        let status = response.status();
+        if !matches!(status, StatusCode::OK | StatusCode::CREATED) {
+            let said = response.into_body().collect().await?.to_bytes();
+            bail!("{path}: {status}: {}", String::from_utf8_lossy(&said));
+        }
+        Ok(response.into_body())
+    }
+
+    /// The whole answer, of which only the length is kept.
+    async fn ask(&mut self, method: Method, path: &str, accept: &str, body: Bytes) -> Result<usize> {
+        let mut body = self.open(method, path, accept, body).await?;
+        let mut bytes = 0;
+        while let Some(frame) = body.frame().await {
+            bytes += frame?.data_ref().map_or(0, Bytes::len);
+        }
+        Ok(bytes)
+    }
+
+    pub(super) async fn get(&mut self, path: &str, accept: &str) -> Result<usize> {
+        self.ask(Method::GET, path, accept, Bytes::new()).await
+    }
+
+    pub(super) async fn get_json(&mut self, path: &str) -> Result<Value> {
+        let body = self.open(Method::GET, path, "application/json", Bytes::new()).await?;
+        Ok(serde_json::from_slice(&body.collect().await?.to_bytes())?)
+    }
+
+    pub(super) async fn post(&mut self, path: &str, object: &Value) -> Result<()> {
+        self.send(Method::POST, path, serde_json::to_vec(object)?.into()).await
+    }
+
+    pub(super) async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<()> {
+        self.ask(method, path, "application/json", body).await?;
+        Ok(())
+    }
+}
