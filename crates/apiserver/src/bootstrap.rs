@@ -1,7 +1,7 @@
 //! What every cluster has from its first moment: namespaces, roles, priority classes, the `kubernetes` service.
 
 mod claims;
-mod flow;
+pub(crate) mod flow;
 mod local_apis;
 mod policy;
 

@@ -1,7 +1,10 @@
 //! Conversion between the version a client speaks and the one that is stored.
 
-use api::{Object, ObjectExt as _};
-use serde_json::{Value, json};
+mod autoscaling;
+
+use api::Object;
+use api::schema::{self, Type};
+use serde_json::Value;
 
 use crate::registry::Served;
 
@@ -11,9 +14,10 @@ pub(crate) fn from_storage(served: &Served, mut object: Object) -> Object {
     }
     match (served.info.group.as_str(), served.info.version.as_str(), served.info.plural.as_str()) {
         ("events.k8s.io", _, "events") => rename(&mut object, &EVENT_FIELDS, false),
-        ("autoscaling", "v1", _) => autoscaler_to_v1(&mut object),
+        ("autoscaling", "v1", _) => autoscaling::to_v1(&mut object),
         _ => (),
     }
+    settle(&mut object, &served.schema);
     object.insert("apiVersion".into(), served.info.api_version().into());
     object
 }
@@ -24,11 +28,26 @@ pub(crate) fn to_storage(served: &Served, mut object: Object) -> Object {
     }
     match (served.info.group.as_str(), served.info.version.as_str(), served.info.plural.as_str()) {
         ("events.k8s.io", _, "events") => rename(&mut object, &EVENT_FIELDS, true),
-        ("autoscaling", "v1", _) => autoscaler_from_v1(&mut object),
+        ("autoscaling", "v1", _) => autoscaling::from_v1(&mut object),
         _ => (),
+    }
+    let (group, version) = served.storage_version.split_once('/').unwrap_or(("", &served.storage_version));
+    if let Some(schema) = schema::of_kind(group, version, &served.info.kind) {
+        settle(&mut object, schema);
     }
     object.insert("apiVersion".into(), served.storage_version.clone().into());
     object
+}
+
+/// What one version leaves out when it is zero, another may write.
+fn settle(object: &mut Object, schema: &Type) {
+    let mut value = Value::Object(std::mem::take(object));
+    // It was fitted to its own version before: nothing in it can be of a wrong type here.
+    let _ = api::decode::conform(&mut value, schema);
+    if let Value::Object(fitted) = value {
+        *object = fitted;
+    }
+    api::decode::complete(object, schema);
 }
 
 /// core/v1 and events.k8s.io/v1 name the same things differently.
@@ -49,42 +68,5 @@ fn rename(object: &mut Object, fields: &[(&str, &str)], to_left: bool) {
         if let Some(value) = object.remove(*from) {
             object.insert((*to).to_owned(), value);
         }
-    }
-}
-
-const CPU_TARGET: &str = "targetCPUUtilizationPercentage";
-const METRICS_ANNOTATION: &str = "autoscaling.alpha.kubernetes.io/metrics";
-
-/// v1 has one metric; the others travel in an annotation.
-fn autoscaler_to_v1(object: &mut Object) {
-    let metrics = object.at(&["spec", "metrics"]).and_then(Value::as_array).cloned().unwrap_or_default();
-    object.remove_at(&["spec", "metrics"]);
-    let mut others = Vec::new();
-    for metric in metrics {
-        let is_cpu = metric.pointer("/resource/name").and_then(Value::as_str) == Some("cpu");
-        match metric.pointer("/resource/target/averageUtilization") {
-            Some(target) if is_cpu => {
-                object.at_mut(&["spec"]).insert(CPU_TARGET.into(), target.clone());
-            }
-            _ => others.push(metric),
-        }
-    }
-    if !others.is_empty() {
-        let text = Value::Array(others).to_string();
-        object.at_mut(&["metadata", "annotations"]).insert(METRICS_ANNOTATION.into(), text.into());
-    }
-}
-
-fn autoscaler_from_v1(object: &mut Object) {
-    let mut metrics: Vec<Value> = Vec::new();
-    if let Some(Value::String(text)) = object.at_mut(&["metadata", "annotations"]).remove(METRICS_ANNOTATION) {
-        metrics = serde_json::from_str(&text).unwrap_or_default();
-    }
-    if let Some(target) = object.at_mut(&["spec"]).remove(CPU_TARGET) {
-        let target = json!({"type": "Utilization", "averageUtilization": target});
-        metrics.push(json!({"type": "Resource", "resource": {"name": "cpu", "target": target}}));
-    }
-    if !metrics.is_empty() {
-        object.at_mut(&["spec"]).insert("metrics".into(), metrics.into());
     }
 }

@@ -7,7 +7,7 @@ use api::ApiError;
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Body, respond, respond_bytes};
+use crate::http::{Body, page_not_found, respond, respond_bytes};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
@@ -21,7 +21,9 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     let wants_aggregated = accept.contains("as=APIGroupDiscoveryList")
         && accept.contains("v=v2")
         && !accept.starts_with("application/json,");
+    let unknown = |name: &str| !server.registry.all().iter().any(|served| served.info.group == name);
     match parts.as_slice() {
+        ["apis", name, ..] if unknown(name) => Ok(page_not_found()),
         [""] => ok(&json!({"paths": paths(server)})),
         ["api"] if wants_aggregated => Ok(aggregated(server, context, true)),
         ["apis"] if wants_aggregated => Ok(aggregated(server, context, false)),

@@ -246,6 +246,13 @@ pub(crate) fn respond_error(error: &ApiError, accept: &Accept) -> Response<Body>
     response
 }
 
+/// A path that nothing is behind, not even a group: told as Go's servers do.
+pub(crate) fn page_not_found() -> Response<Body> {
+    let mut response = respond_bytes(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n");
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 /// Adds upstream's `Warning: 299 - "…"` headers.
 pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
     for warning in warnings {

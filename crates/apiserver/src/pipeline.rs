@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use crate::http::{Accept, Body, Query, add_warnings, gzip, respond_error};
+use crate::http::{Accept, Body, Query, add_warnings, gzip, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{auth, discovery, handlers, health, openapi, streaming};
@@ -115,12 +115,16 @@ impl ApiServer {
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
-                _ => Err(ApiError::no_such_resource()),
+                _ => Ok(page_not_found()),
             };
         }
         let info = &context.info;
         let served = self.registry.find(&info.group, &info.version, &info.resource);
-        let served = served.ok_or_else(ApiError::no_such_resource)?.clone();
+        let Some(served) = served.cloned() else {
+            let known =
+                info.group.is_empty() || self.registry.all().iter().any(|served| served.info.group == info.group);
+            return if known { Err(ApiError::no_such_resource()) } else { Ok(page_not_found()) };
+        };
         handlers::check_scope(&served, info)?;
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, context, request).await;

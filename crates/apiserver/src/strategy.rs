@@ -7,10 +7,13 @@ mod autoscaling;
 mod batch;
 mod check;
 mod core;
+mod events;
+mod flowcontrol;
 mod networking;
 mod node;
 mod pod;
 mod pod_defaults;
+mod pod_resize;
 mod pod_validation;
 mod policy;
 mod quota;
@@ -18,6 +21,7 @@ mod rbac;
 mod service;
 mod storage;
 
+pub(crate) use self::service::needs_health_check;
 use api::field::FieldError;
 use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
@@ -70,6 +74,11 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// What holds for a write through another subresource.
+    fn validate_part(&self, _subresource: &str, _new: &Object, _old: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
     /// How long the object may take to go, in seconds; `None` where deletion is immediate.
     fn grace_period(&self, _object: &Object, _asked: Option<i64>) -> Option<i64> {
         None
@@ -93,7 +102,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("", "nodes") => &node::Nodes,
         ("", "secrets") => &core::Secrets,
         ("", "configmaps") => &core::ConfigMaps,
-        ("" | "events.k8s.io", "events") => &core::Events,
+        ("" | "events.k8s.io", "events") => &events::Events,
         ("", "limitranges") => &quota::LimitRanges,
         ("", "resourcequotas") => &quota::ResourceQuotas,
         ("", "persistentvolumes") => &storage::PersistentVolumes,
@@ -129,7 +138,8 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("storage.k8s.io", "volumeattachments") => &storage::VolumeAttachments,
         ("apiregistration.k8s.io", "apiservices") => &core::ApiServices,
         ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
-        ("flowcontrol.apiserver.k8s.io", _) => &core::Generational,
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flowcontrol::FlowSchemas,
+        ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &flowcontrol::PriorityLevelConfigurations,
         _ => &Plain,
     }
 }

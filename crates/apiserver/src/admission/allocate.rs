@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::Attributes;
 use crate::server::ApiServer;
 use crate::storage::{Cache, claims};
+use crate::strategy::needs_health_check;
 
 pub(crate) struct Allocator {
     range: (IpAddr, u8),
@@ -60,10 +61,94 @@ pub(super) fn service(
         allocator: &server.allocator,
         own: own.map(|stored| claims::of(&stored.decode())).unwrap_or_default(),
         ip_addresses: ip_addresses.and_then(|served| served.cache.as_ref()),
-        taken: if wants_node_ports(service) { taken(services) } else { HashSet::new() },
+        taken: if wants_node_ports(service) || needs_health_check(service) { taken(services) } else { HashSet::new() },
     };
+    let refused = |service: &Object, errors: &[FieldError]| ApiError::invalid("", "Service", service.name(), errors);
+    families(claim.allocator, service).map_err(|errors| refused(service, &errors))?;
     let outcome = addresses(&mut claim, service).and_then(|()| node_ports(&mut claim, service));
-    outcome.map_err(|error| ApiError::invalid("", "Service", service.name(), &[error]))
+    outcome.map_err(|error| refused(service, &[error]))?;
+    health_check_port(&mut claim, service)
+}
+
+/// Which families of addresses a service has: those of the cluster, unless it only names endpoints that others write.
+fn families(allocator: &Allocator, service: &mut Object) -> Result<(), Vec<FieldError>> {
+    const OTHER: [(&str, &str); 2] = [("IPv4", "IPv6"), ("IPv6", "IPv4")];
+    if service.text(&["spec", "type"]) == "ExternalName" {
+        return Ok(());
+    }
+    let own = if allocator.range.0.is_ipv4() { "IPv4" } else { "IPv6" };
+    let selects = service.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|labels| !labels.is_empty());
+    let unmanaged = service.text(&["spec", "clusterIP"]) == "None" && !selects;
+    let spec = service.at_mut(&["spec"]);
+    let usual = if unmanaged { "RequireDualStack" } else { "SingleStack" };
+    let policy = spec.entry("ipFamilyPolicy").or_insert_with(|| usual.into()).as_str().unwrap_or_default().to_owned();
+    let listed = spec.get("ipFamilies").and_then(Value::as_array).into_iter().flatten();
+    let mut families: Vec<String> = listed.filter_map(Value::as_str).map(str::to_owned).collect();
+    let mut errors = Vec::new();
+    if policy == "SingleStack" && families.len() == 2 {
+        let detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified";
+        return Err(vec![FieldError::invalid("spec.ipFamilyPolicy", policy, detail)]);
+    }
+    if !unmanaged {
+        if policy == "RequireDualStack" {
+            let detail = "this cluster is not configured for dual-stack services";
+            errors.push(FieldError::invalid("spec.ipFamilyPolicy", policy.as_str(), detail));
+        }
+        for (index, family) in families.iter().enumerate().filter(|(_, family)| *family != own) {
+            let path = format!("spec.ipFamilies[{index}]");
+            errors.push(FieldError::invalid(path, family.as_str(), "not configured on this cluster"));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if families.is_empty() {
+        families.push(own.to_owned());
+    }
+    if let (true, [first]) = (unmanaged && policy != "SingleStack", families.as_slice()) {
+        let other = OTHER.iter().find(|(one, _)| one == first).map(|(_, other)| (*other).to_owned());
+        families.extend(other);
+    }
+    spec.insert("ipFamilies".into(), json!(families));
+    Ok(())
+}
+
+/// The port on which each node tells load balancers how it is.
+fn health_check_port(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), ApiError> {
+    if !needs_health_check(service) {
+        return Ok(());
+    }
+    let range = claim.allocator.ports.clone();
+    let asked = service.at(&["spec", "healthCheckNodePort"]).and_then(Value::as_u64).filter(|number| *number > 0);
+    let number = match asked {
+        Some(asked) => {
+            let number = u16::try_from(asked).ok().filter(|number| range.contains(number));
+            let why = match number {
+                None => Some(out_of_range(&range)),
+                Some(number) => (!claim.port("TCP", number)).then(|| "provided port is already allocated".to_owned()),
+            };
+            if let Some(why) = why {
+                return Err(ApiError::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {asked}: {why}"
+                )));
+            }
+            return Ok(());
+        }
+        None => free_port(claim, "TCP")
+            .ok_or_else(|| ApiError::internal("failed to allocate a HealthCheck NodePort 0: range is full"))?,
+    };
+    service.at_mut(&["spec"]).insert("healthCheckNodePort".into(), number.into());
+    Ok(())
+}
+
+fn out_of_range(range: &RangeInclusive<u16>) -> String {
+    format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end())
+}
+
+fn free_port(claim: &mut Claim<'_>, protocol: &str) -> Option<u16> {
+    let range = claim.allocator.ports.clone();
+    let candidates = (0..10_000).map(|_| rand::rng().random_range(range.clone()));
+    candidates.chain(range.clone()).find(|number| claim.port(protocol, *number))
 }
 
 /// What all services hold.
@@ -126,10 +211,7 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
                 )
             })?;
             if !claim.allocator.contains(address) {
-                let (base, bits) = claim.allocator.range;
-                return Err(refuse(&format!(
-                    "the provided IP ({text}) is not in the valid range. The range of valid IPs is {base}/{bits}"
-                )));
+                return Err(refuse("the provided network does not match the current range"));
             }
             if !claim.address(address) {
                 return Err(refuse("provided IP is already allocated"));
@@ -140,8 +222,6 @@ fn addresses(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldErr
     let spec = service.at_mut(&["spec"]);
     spec.insert("clusterIPs".into(), json!([address]));
     spec.insert("clusterIP".into(), address.into());
-    spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-    spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
     Ok(())
 }
 
@@ -165,23 +245,14 @@ fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldEr
         let asked = port.get("nodePort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
         let number = match asked {
             Some(number) if !range.contains(&number) => {
-                let detail = format!(
-                    "provided port is not in the valid range. The range of valid ports is {}-{}",
-                    range.start(),
-                    range.end()
-                );
-                return Err(FieldError::invalid(path, number, detail));
+                return Err(FieldError::invalid(path, number, out_of_range(&range)));
             }
             Some(number) if !claim.port(&protocol, number) => {
                 return Err(FieldError::invalid(path, number, "provided port is already allocated"));
             }
             Some(number) => number,
-            None => {
-                let candidates = (0..10_000).map(|_| rand::rng().random_range(range.clone()));
-                let mut candidates = candidates.chain(range.clone());
-                let free = candidates.find(|number| claim.port(&protocol, *number));
-                free.ok_or_else(|| FieldError::invalid(path, 0, "failed to allocate a nodePort: range is full"))?
-            }
+            None => free_port(claim, &protocol)
+                .ok_or_else(|| FieldError::invalid(path, 0, "failed to allocate a nodePort: range is full"))?,
         };
         port.insert("nodePort".into(), number.into());
     }

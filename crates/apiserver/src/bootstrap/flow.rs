@@ -21,6 +21,18 @@ pub(super) fn objects() -> Vec<(&'static str, Value)> {
     levels.chain(schemas().into_iter().map(|schema| ("flowschemas", schema))).collect()
 }
 
+/// The spec of the few that nobody may change.
+pub(crate) fn mandatory(kind: &str, name: &str) -> Option<Value> {
+    if !matches!(name, "exempt" | "catch-all") {
+        return None;
+    }
+    let plural = if kind == "FlowSchema" { "flowschemas" } else { "prioritylevelconfigurations" };
+    let found = objects()
+        .into_iter()
+        .find(|(of, object)| *of == plural && object.pointer("/metadata/name").is_some_and(|known| known == name));
+    found.and_then(|(_, object)| object.get("spec").cloned())
+}
+
 fn metadata(name: &str) -> Value {
     json!({"name": name, "annotations": {"apf.kubernetes.io/autoupdate-spec": "true"}})
 }

@@ -239,7 +239,8 @@ impl Writer<'_> {
         if self.served.info.kind != "Namespace" {
             metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
         }
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+        let counted = metadata.get("generation").and_then(Value::as_i64).filter(|_| !old.is_terminating());
+        if let Some(generation) = counted {
             metadata.insert("generation".into(), (generation + 1).into());
         }
         if self.served.info.kind == "Namespace" {

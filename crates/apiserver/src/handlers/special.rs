@@ -73,9 +73,19 @@ async fn bind(
     let binding = read(context, body, "Binding").await?;
     let name = if name.is_empty() { binding.name() } else { name };
     let node = binding.text(&["target", "name"]);
+    let mut errors = Vec::new();
+    if !matches!(binding.text(&["target", "kind"]), "" | "Node") {
+        let kind = binding.text(&["target", "kind"]);
+        errors.push(api::field::FieldError::not_supported("target.kind", kind, &["Node", "<empty>"]));
+    }
     if node.is_empty() {
-        let error = api::field::FieldError::required("target.name", "");
-        return Err(ApiError::invalid("", "Binding", name, &[error]));
+        errors.push(api::field::FieldError::required("target.name", ""));
+    }
+    if !errors.is_empty() {
+        // Upstream tells them bare, and as its own mistake.
+        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let message = if told.len() == 1 { told.concat() } else { format!("[{}]", told.join(", ")) };
+        return Err(ApiError::new(500, "", message));
     }
     let writer = Writer {
         server,
@@ -140,7 +150,7 @@ async fn finalize(
     let change = |current: &Object| {
         let mut new = current.clone();
         new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());
-        match wanted.at(&["spec", "finalizers"]) {
+        match wanted.at(&["spec", "finalizers"]).filter(|list| list.as_array().is_none_or(|list| !list.is_empty())) {
             Some(finalizers) => new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone()),
             None => new.at_mut(&["spec"]).remove("finalizers"),
         };
@@ -182,6 +192,7 @@ fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &Contex
     if context.info.verb == "list" {
         return Ok(super::encode::list(served, context, &accept, &statuses, json!({})));
     }
-    let found = statuses.first().ok_or_else(|| ApiError::not_found(served.group_resource(), &context.info.name))?;
+    let resource = api::GroupResource { group: "", resource: "componentstatus" };
+    let found = statuses.first().ok_or_else(|| ApiError::not_found(resource, &context.info.name))?;
     Ok(super::encode::object(served, context, &accept, found))
 }

@@ -39,7 +39,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
-        ApiError::invalid(&self.served.info.group, &self.served.info.kind, name, errors)
+        // Both groups of events share one strategy, which speaks of the older one's kind.
+        let group = if self.served.info.group == "events.k8s.io" { "" } else { &self.served.info.group };
+        ApiError::invalid(group, &self.served.info.kind, name, errors)
     }
 
     fn field_manager(&self) -> FieldManager<'_> {
@@ -207,6 +209,7 @@ impl Writer<'_> {
         } else if self.subresource == "status" {
             errors.extend(self.served.strategy.validate_status(&new, old));
         }
+        errors.extend(self.served.strategy.validate_part(self.subresource, &new, old));
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
@@ -305,19 +308,27 @@ fn with_part(old: &Object, new: &Object, path: &[&str]) -> Object {
     result
 }
 
-/// `old` with the resources that `new` gives its containers.
+/// `old` with the resources that `new` gives its containers. Containers of other names are left for validation to refuse.
 fn resized(old: &Object, new: &Object) -> Object {
     let mut result = old.clone();
     result.metadata().insert("resourceVersion".into(), new.resource_version().into());
     for list in ["containers", "initContainers"] {
         let wanted = new.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();
+        let own = old.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();
+        let names = |containers: &[Value]| -> Vec<Option<Value>> {
+            containers.iter().map(|container| container.get("name").cloned()).collect()
+        };
+        if names(&wanted) != names(&own) {
+            result.at_mut(&["spec"]).insert(list.into(), wanted.into());
+            continue;
+        }
         let own = result.at_mut(&["spec"]).get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
-        for container in own.filter_map(Value::as_object_mut) {
-            let named = wanted.iter().find(|other| other.get("name") == container.get("name"));
+        for (container, wanted) in own.filter_map(Value::as_object_mut).zip(&wanted) {
             for field in ["resources", "resizePolicy"] {
-                if let Some(value) = named.and_then(|other| other.get(field)) {
-                    container.insert(field.to_owned(), value.clone());
-                }
+                match wanted.get(field) {
+                    Some(value) => container.insert(field.to_owned(), value.clone()),
+                    None => container.remove(field),
+                };
             }
         }
     }

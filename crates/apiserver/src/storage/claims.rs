@@ -31,6 +31,10 @@ pub(crate) fn of(service: &Object) -> BTreeMap<String, Bytes> {
         let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
         claims.insert(format!("{NODE_PORTS}{protocol}/{number}"), format!("{namespace}/{name}").into());
     }
+    let health_check = service.at(&["spec", "healthCheckNodePort"]).and_then(Value::as_u64);
+    if let Some(number) = health_check.filter(|number| *number > 0) {
+        claims.insert(format!("{NODE_PORTS}TCP/{number}"), format!("{namespace}/{name}").into());
+    }
     claims
 }
 
@@ -66,6 +70,7 @@ mod tests {
     fn a_service_claims_its_addresses_and_node_ports() {
         check(json!({"clusterIPs": ["10.96.0.7"]}), "/registry/ipaddresses/10.96.0.7");
         check(json!({"clusterIPs": ["None"]}), "");
+        check(json!({"healthCheckNodePort": 30009}), "/registry/ranges/servicenodeports/TCP/30009");
         check(json!({"type": "ExternalName"}), "");
         check(
             json!({"clusterIPs": ["10.96.0.7"], "ports": [{"nodePort": 30001}, {"protocol": "UDP", "nodePort": 30001}, {"port": 1}]}),

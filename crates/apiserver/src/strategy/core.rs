@@ -122,17 +122,15 @@ const DATA_MAX: usize = 1 << 20;
 fn data_keys(object: &Object, fields: &[&str]) -> Vec<FieldError> {
     check(object, |at| {
         let mut total = 0;
-        let mut seen = Vec::new();
-        for field in fields {
+        for (index, field) in fields.iter().enumerate() {
             for (key, value) in at.field(field).entries() {
                 for detail in is_config_key(key) {
                     value.complain(FieldError::invalid(value.path(), key, detail));
                 }
-                if seen.contains(&key) {
-                    let detail = format!("duplicate of key present in {}", fields.first().unwrap_or(&""));
+                for other in fields.iter().skip(index + 1).filter(|other| at.field(other).field(key).exists()) {
+                    let detail = format!("duplicate of key present in {other}");
                     value.complain(FieldError::invalid(value.path(), key, detail));
                 }
-                seen.push(key);
                 total += value.text().len();
             }
         }
@@ -204,65 +202,6 @@ fn immutable_data(new: &Object, old: &Object) -> Vec<FieldError> {
         }
     }
     errors
-}
-
-pub(super) struct Events;
-
-impl Strategy for Events {
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &[
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        ]
-    }
-
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let new_style = object.contains_key("regarding") || object.text(&["apiVersion"]) == "events.k8s.io/v1";
-            if new_style {
-                if !at.field("eventTime").exists() {
-                    at.field("eventTime").required("");
-                }
-                let kind = at.field("type");
-                if !["Normal", "Warning"].contains(&kind.text()) {
-                    kind.complain(FieldError::invalid(
-                        kind.path(),
-                        kind.text(),
-                        format!("has invalid value: {}", kind.text()),
-                    ));
-                }
-                return;
-            }
-            let about = at.at(&["involvedObject", "namespace"]);
-            let own = object.namespace();
-            let everywhere = about.text().is_empty() && matches!(own, "default" | "kube-system" | "");
-            if about.text() != own && !everywhere {
-                about.invalid("does not match event.namespace");
-            }
-        })
-    }
-
-    fn creates_on_update(&self) -> bool {
-        true
-    }
-}
-
-/// Kinds that are plain but for a counted spec.
-pub(super) struct Generational;
-
-impl Strategy for Generational {
-    fn counts_generation(&self) -> bool {
-        true
-    }
 }
 
 pub(super) struct CertificateSigningRequests;

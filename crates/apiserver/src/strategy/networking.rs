@@ -422,7 +422,6 @@ impl Strategy for EndpointSlices {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        let kind = object.text(&["addressType"]).to_owned();
         check(object, |at| {
             at.field("addressType").needed_one_of(&["FQDN", "IPv4", "IPv6"]);
             for port in at.each("ports") {
@@ -435,12 +434,20 @@ impl Strategy for EndpointSlices {
                     port.field("appProtocol").named(is_qualified_name);
                 }
             }
-            at.each("endpoints").iter().for_each(|endpoint| slice_endpoint(endpoint, &kind));
         })
     }
 
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
+        let kind = object.text(&["addressType"]);
+        check(object, |at| at.each("endpoints").iter().for_each(|endpoint| slice_endpoint(endpoint, kind)))
+    }
+
+    /// Endpoints that stay as they were may be what older servers allowed.
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        super::fixed(new, old, &["addressType"])
+        let unchanged = new.get("endpoints") == old.get("endpoints");
+        let mut errors = if unchanged { Vec::new() } else { self.validate_create(new) };
+        errors.extend(super::fixed(new, old, &["addressType"]));
+        errors
     }
 }
 

@@ -5,7 +5,7 @@ use api::quantity::Quantity;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Strategy, items, pod_defaults, pod_validation, set_default};
+use super::{Strategy, items, pod_defaults, pod_resize, pod_validation, set_default};
 
 pub(super) struct Pods;
 
@@ -31,6 +31,16 @@ impl Strategy for Pods {
         let spec = object.at_mut(&["spec"]);
         pod_defaults::pod_spec(spec);
         set_default(spec, &["enableServiceLinks"], true);
+        // The older field has the last word where both are there.
+        let first = object.text(&["status", "podIP"]).to_owned();
+        let listed = object.at(&["status", "podIPs"]).and_then(|list| list.get(0)?.get("ip")).and_then(Value::as_str);
+        match (first.is_empty(), listed.map(str::to_owned)) {
+            (true, Some(address)) => drop(object.at_mut(&["status"]).insert("podIP".into(), address.into())),
+            (false, listed) if listed.as_ref() != Some(&first) => {
+                object.at_mut(&["status"]).insert("podIPs".into(), json!([{"ip": first}]));
+            }
+            _ => (),
+        }
     }
 
     fn prepare_for_create(&self, object: &mut Object) {
@@ -65,6 +75,10 @@ impl Strategy for Pods {
             errors.push(FieldError::forbidden("spec", MESSAGE));
         }
         errors
+    }
+
+    fn validate_part(&self, subresource: &str, new: &Object, old: &Object) -> Vec<FieldError> {
+        if subresource == "resize" { pod_resize::validate(new, old) } else { Vec::new() }
     }
 
     /// A pod that runs nowhere, or runs no more, has nothing to shut down.
@@ -104,7 +118,7 @@ fn fixed_part(object: &Object, base: &Object) -> Object {
 }
 
 /// Guaranteed, Burstable or BestEffort, by what the containers ask for and are limited to.
-fn qos_class(pod: &Object) -> &'static str {
+pub(super) fn qos_class(pod: &Object) -> &'static str {
     let mut all_limited = true;
     let mut any = false;
     let containers = items(pod, &["spec", "initContainers"]).into_iter().chain(items(pod, &["spec", "containers"]));

@@ -27,6 +27,9 @@ impl Strategy for Services {
     fn default(&self, object: &mut Object) {
         set_default(object, &["spec", "sessionAffinity"], "None");
         set_default(object, &["spec", "type"], "ClusterIP");
+        if object.text(&["spec", "sessionAffinity"]) == "None" {
+            object.remove_at(&["spec", "sessionAffinityConfig"]);
+        }
         if object.text(&["spec", "sessionAffinity"]) == "ClientIP" {
             set_default(object, &["spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds"], 10800);
         }
@@ -34,7 +37,7 @@ impl Strategy for Services {
         if kind != "ExternalName" {
             set_default(object, &["spec", "internalTrafficPolicy"], "Cluster");
         }
-        if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+        if is_reachable(object) {
             set_default(object, &["spec", "externalTrafficPolicy"], "Cluster");
         }
         if kind == "LoadBalancer" {
@@ -53,33 +56,37 @@ impl Strategy for Services {
         object.insert("status".into(), json!({"loadBalancer": {}}));
     }
 
-    /// Addresses and ports given earlier are kept where the client leaves them out.
+    /// What was handed out earlier is kept where the client leaves it out, and given back where the type has no use for it,
+    /// unless the client asks for another just then: that is an error.
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
-        if new.text(&["spec", "type"]) == "ExternalName" {
-            return;
-        }
-        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            if let (None, Some(value)) = (new.at(&["spec", field]), old.at(&["spec", field])) {
-                new.at_mut(&["spec"]).insert(field.into(), value.clone());
+        let needed = |object: &Object, field: &str| match field {
+            "clusterIP" | "clusterIPs" | "ipFamilies" | "ipFamilyPolicy" | "internalTrafficPolicy" => {
+                is_addressed(object)
+            }
+            "healthCheckNodePort" => needs_health_check(object),
+            "externalTrafficPolicy" => is_reachable(object),
+            _ => object.text(&["spec", "type"]) == "LoadBalancer",
+        };
+        for field in TYPED {
+            let place = ["spec", field];
+            match (needed(old, field), needed(new, field)) {
+                (true, true)
+                    if new.at(&place).is_none() && !field.starts_with("load") && !field.starts_with("alloc") =>
+                {
+                    if let Some(value) = old.at(&place) {
+                        new.at_mut(&["spec"]).insert(field.into(), value.clone());
+                    }
+                }
+                (true, false) if new.at(&place) == old.at(&place) => {
+                    new.remove_at(&place);
+                }
+                _ => (),
             }
         }
-        if !matches!(new.text(&["spec", "type"]), "NodePort" | "LoadBalancer") {
-            for port in items_mut(new.at_mut(&["spec"]), "ports") {
-                port.remove("nodePort");
-            }
-            new.remove_at(&["spec", "externalTrafficPolicy"]);
-            return;
+        if new.text(&["spec", "type"]) != "LoadBalancer" {
+            new.insert("status".into(), json!({"loadBalancer": {}}));
         }
-        let known: Vec<(Value, Value)> = items(old, &["spec", "ports"])
-            .into_iter()
-            .filter_map(|port| Some((json!([port.get("port"), port.get("protocol")]), port.get("nodePort")?.clone())))
-            .collect();
-        for port in items_mut(new.at_mut(&["spec"]), "ports") {
-            let id = json!([port.get("port"), port.get("protocol")]);
-            if let (None, Some((_, number))) = (port.get("nodePort"), known.iter().find(|(known, _)| *known == id)) {
-                port.insert("nodePort".into(), number.clone());
-            }
-        }
+        keep_node_ports(new, old);
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
@@ -94,11 +101,69 @@ impl Strategy for Services {
             let detail = "may not change once set";
             return vec![FieldError::invalid("spec.clusterIPs[0]", json!([now]), detail)];
         }
+        let health_check = |object: &Object| object.at(&["spec", "healthCheckNodePort"]).cloned();
+        if needs_health_check(old) && needs_health_check(new) && health_check(new) != health_check(old) {
+            return vec![FieldError::forbidden("spec.healthCheckNodePort", "field is immutable")];
+        }
         Vec::new()
     }
 
     fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
         check(new, |at| load_balancer(&at.at(&["status", "loadBalancer"])))
+    }
+}
+
+/// Fields that only some types of service have.
+const TYPED: [&str; 9] = [
+    "clusterIP",
+    "clusterIPs",
+    "ipFamilies",
+    "ipFamilyPolicy",
+    "internalTrafficPolicy",
+    "healthCheckNodePort",
+    "externalTrafficPolicy",
+    "allocateLoadBalancerNodePorts",
+    "loadBalancerClass",
+];
+
+fn is_addressed(service: &Object) -> bool {
+    service.text(&["spec", "type"]) != "ExternalName"
+}
+
+fn has_node_ports(service: &Object) -> bool {
+    matches!(service.text(&["spec", "type"]), "NodePort" | "LoadBalancer")
+}
+
+/// From outside of the cluster.
+fn is_reachable(service: &Object) -> bool {
+    let by_address = || !service.at(&["spec", "externalIPs"]).and_then(Value::as_array).is_none_or(Vec::is_empty);
+    has_node_ports(service) || (service.text(&["spec", "type"]) == "ClusterIP" && by_address())
+}
+
+/// Load balancers ask each node whether it has endpoints of its own.
+pub(crate) fn needs_health_check(service: &Object) -> bool {
+    service.text(&["spec", "type"]) == "LoadBalancer" && service.text(&["spec", "externalTrafficPolicy"]) == "Local"
+}
+
+fn keep_node_ports(new: &mut Object, old: &Object) {
+    let node_ports = |service: &Object| -> Vec<Option<Value>> {
+        items(service, &["spec", "ports"]).iter().map(|port| port.get("nodePort").cloned()).collect()
+    };
+    if !has_node_ports(new) {
+        if has_node_ports(old) && node_ports(new) == node_ports(old) {
+            items_mut(new.at_mut(&["spec"]), "ports").for_each(|port| drop(port.remove("nodePort")));
+        }
+        return;
+    }
+    let known: Vec<(Value, Value)> = items(old, &["spec", "ports"])
+        .into_iter()
+        .filter_map(|port| Some((json!([port.get("port"), port.get("protocol")]), port.get("nodePort")?.clone())))
+        .collect();
+    for port in items_mut(new.at_mut(&["spec"]), "ports") {
+        let id = json!([port.get("port"), port.get("protocol")]);
+        if let (None, Some((_, number))) = (port.get("nodePort"), known.iter().find(|(known, _)| *known == id)) {
+            port.insert("nodePort".into(), number.clone());
+        }
     }
 }
 
