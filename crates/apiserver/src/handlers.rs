@@ -10,6 +10,7 @@ mod options;
 mod patch;
 mod review;
 mod scale;
+mod signing;
 mod special;
 mod splice;
 mod update;

@@ -2,9 +2,11 @@
 //!
 //! Everything a strategy does not say follows from the schema and the resource table.
 
+mod admissionregistration;
 mod apps;
 mod autoscaling;
 mod batch;
+mod certificates;
 mod check;
 mod core;
 mod events;
@@ -18,9 +20,11 @@ mod pod_validation;
 mod policy;
 mod quota;
 mod rbac;
+mod resource;
 mod service;
 mod storage;
 
+pub(crate) use self::certificates::{asks_for_group, set_requester};
 pub(crate) use self::service::needs_health_check;
 use api::field::FieldError;
 use api::validation::NameRule;
@@ -54,6 +58,9 @@ pub(crate) trait Strategy: Send + Sync {
     fn prepare_for_create(&self, _object: &mut Object) {}
 
     fn prepare_for_update(&self, _new: &mut Object, _old: &Object) {}
+
+    /// The same for a write through a subresource.
+    fn prepare_part(&self, _subresource: &str, _new: &mut Object, _old: &Object) {}
 
     fn validate(&self, _object: &Object) -> Vec<FieldError> {
         Vec::new()
@@ -137,7 +144,20 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("storage.k8s.io", "csistoragecapacities") => &storage::CsiStorageCapacities,
         ("storage.k8s.io", "volumeattachments") => &storage::VolumeAttachments,
         ("apiregistration.k8s.io", "apiservices") => &core::ApiServices,
-        ("certificates.k8s.io", "certificatesigningrequests") => &core::CertificateSigningRequests,
+        ("certificates.k8s.io", "certificatesigningrequests") => &certificates::CertificateSigningRequests,
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {
+            &admissionregistration::WebhookConfigurations
+        }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies" | "mutatingadmissionpolicies") => {
+            &admissionregistration::Policies
+        }
+        ("admissionregistration.k8s.io", "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings") => {
+            &admissionregistration::Bindings
+        }
+        ("resource.k8s.io", "deviceclasses") => &resource::DeviceClasses,
+        ("resource.k8s.io", "resourceclaims") => &resource::ResourceClaims,
+        ("resource.k8s.io", "resourceclaimtemplates") => &resource::ResourceClaimTemplates,
+        ("resource.k8s.io", "resourceslices") => &resource::ResourceSlices,
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flowcontrol::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &flowcontrol::PriorityLevelConfigurations,
         _ => &Plain,

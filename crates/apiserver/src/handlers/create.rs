@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::http::{Response, StatusCode};
 use api::ApiError;
 
-use super::{Writer, read_object, respond_object};
+use super::{Writer, read_object, respond_object, signing};
 use crate::field_manager::{self, Tracking};
 use crate::http::Body;
 use crate::pipeline::Context;
@@ -22,7 +22,10 @@ pub(super) async fn answer(
     if !context.info.name.is_empty() && context.info.subresource.is_empty() {
         return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
     }
-    let object = read_object(served, context, body).await?;
+    let mut object = read_object(served, context, body).await?;
+    if signing::is_request(served) {
+        signing::admit(served, context, &mut object)?;
+    }
     let manager = field_manager::of_request(context, "CreateOptions")?;
     let tracking = Tracking::Update(&manager);
     let writer = Writer { server, served, subresource: "", dry_run: context.dry_run("CreateOptions")?, tracking };

@@ -6,7 +6,7 @@ use ::http::{Response, StatusCode};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Writer, eviction, now, review};
+use super::{Writer, eviction, now, review, signing};
 use crate::auth::tokens;
 use crate::field_manager::{self, Tracking};
 use crate::http::{self, Body, respond};
@@ -52,6 +52,10 @@ pub(super) async fn answer(
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
             let request = read(context, body, &served.info.kind).await?;
             created(review::answer(server, context, resource, request)?)
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", "approval" | "status", "update" | "patch") => {
+            signing::authorize(server, served, context).await?;
+            Ok(Outcome::Generic(body))
         }
         _ => Ok(Outcome::Generic(body)),
     }

@@ -198,6 +198,8 @@ impl Writer<'_> {
         admission::mutate(self.server, &attributes, &mut new).await?;
         if self.subresource.is_empty() {
             self.served.strategy.prepare_for_update(&mut new, old);
+        } else {
+            self.served.strategy.prepare_part(self.subresource, &mut new, old);
         }
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old);

@@ -204,18 +204,6 @@ fn immutable_data(new: &Object, old: &Object) -> Vec<FieldError> {
     errors
 }
 
-pub(super) struct CertificateSigningRequests;
-
-impl Strategy for CertificateSigningRequests {
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["spec.signerName"]
-    }
-
-    fn default(&self, object: &mut Object) {
-        set_default(object, &["spec", "usages"], json!(["digital signature", "key encipherment"]));
-    }
-}
-
 /// An API service is called after what it serves.
 pub(super) struct ApiServices;
 

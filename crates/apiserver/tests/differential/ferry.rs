@@ -43,7 +43,8 @@ impl Ferry {
 
     pub(crate) async fn send(&self, request: http::Request<Vec<u8>>) -> Result<(u16, Value)> {
         let mut request = request.map(|body| Full::new(body.into()).map_err(Into::into).boxed_unsync());
-        request.extensions_mut().insert(UserInfo::authenticated("admin", &["system:masters"]));
+        let user = UserInfo { uid: "admin".into(), ..UserInfo::authenticated("admin", &["system:masters"]) };
+        request.extensions_mut().insert(user);
         let response = self.server.handle(request).await;
         let code = response.status().as_u16();
         let body = response.into_body().collect().await.map_err(|error| anyhow::anyhow!(error)).context("body")?;
