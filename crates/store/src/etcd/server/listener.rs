@@ -55,13 +55,13 @@ impl Listener {
                     let connections = connections.clone();
                     tokio::spawn(async move {
                         match handshake.await {
-                            Ok(Ok(stream)) => drop(connections.send(Connection(Box::new(stream))).await),
+                            Ok(Ok(stream)) => drop(connections.send(Connection::new(Box::new(stream))).await),
                             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                             Err(_) => tracing::debug!("TLS handshake took too long"),
                         }
                     });
                 }
-                (Ok(stream), None) => drop(connections.send(Connection(stream)).await),
+                (Ok(stream), None) => drop(connections.send(Connection::new(stream)).await),
                 (Err(error), _) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -85,8 +85,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Box::new(stream))
             }
-            // Go's gRPC names the socket's path as the authority there.
-            Listener::Unix(listener) => Ok(Box::new(Readdressed::new(listener.accept().await?.0))),
+            Listener::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
         }
     }
 }
@@ -95,7 +94,13 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// An accepted connection, whatever it came through.
-pub(super) struct Connection(Box<dyn Stream>);
+pub(super) struct Connection(Readdressed<Box<dyn Stream>>);
+
+impl Connection {
+    fn new(stream: Box<dyn Stream>) -> Connection {
+        Connection(Readdressed::new(stream))
+    }
+}
 
 impl Connected for Connection {
     type ConnectInfo = ();
