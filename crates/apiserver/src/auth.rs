@@ -22,7 +22,7 @@ pub(crate) fn authenticate(server: &ApiServer, request: &Request<Body>) -> Resul
     impersonation::apply(server, real_user(server, request)?, request.headers())
 }
 
-fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
+pub(crate) fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
     if let Some(user) = request.extensions().get::<UserInfo>() {
         return Ok(user.clone());
     }
@@ -45,9 +45,11 @@ fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, Ap
     })
 }
 
-pub(crate) fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo) -> Result<(), ApiError> {
-    if server.rbac.decide(user, info).allowed {
-        return Ok(());
+/// Says why they may.
+pub(crate) fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo) -> Result<String, ApiError> {
+    let decision = server.rbac.decide(user, info);
+    if decision.allowed {
+        return Ok(decision.reason);
     }
     let name = &user.name;
     if !info.is_resource {

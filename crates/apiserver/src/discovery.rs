@@ -56,10 +56,20 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
 }
 
 fn paths(server: &ApiServer) -> Vec<String> {
-    let mut paths: Vec<String> =
-        ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(String::from)
-            .to_vec();
+    let mut paths: Vec<String> = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ]
+    .map(String::from)
+    .to_vec();
     for (name, versions) in groups(server) {
         paths.extend(versions.iter().map(|version| format!("/apis/{name}/{version}")));
         paths.push(format!("/apis/{name}"));

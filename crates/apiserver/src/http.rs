@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
 
-pub(crate) use self::decode::{decode_object, decode_tracked, yaml};
+pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.
@@ -30,6 +30,32 @@ where
     S: Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
 {
     StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync()
+}
+
+/// A body that keeps something until it is dropped.
+struct Held<T> {
+    body: Body,
+    _kept: T,
+}
+
+impl<T: Unpin> hyper::body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        std::pin::Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+pub(crate) fn held<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
+    Held { body, _kept: kept }.boxed_unsync()
 }
 
 /// The whole body, up to the limit.

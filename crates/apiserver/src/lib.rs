@@ -1,9 +1,11 @@
 //! The Kubernetes API over the store: one generic path for every resource.
 
 mod admission;
+mod audit;
 mod auth;
 mod bootstrap;
 mod convert;
+mod cors;
 mod discovery;
 mod field_manager;
 mod handlers;
@@ -11,6 +13,7 @@ mod health;
 mod http;
 mod listener;
 mod master_leases;
+mod metrics;
 mod openapi;
 mod pipeline;
 mod registry;
@@ -21,7 +24,9 @@ mod strategy;
 mod streaming;
 mod table;
 
+pub use audit::{Audit, AuditError, AuditLog};
 pub use auth::tokens::{ServiceAccountKey, TokenError};
+pub use cors::{Cors, PatternError};
 pub use http::{Body, BoxError};
 pub use listener::{ServeError, tls_config};
 pub use server::{ApiServer, Config, KubeletClient, StartError};

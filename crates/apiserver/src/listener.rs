@@ -17,6 +17,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::audit::ClientAddress;
 use crate::auth::{ClientCertificate, x509};
 use crate::http::{Body, BoxError};
 use crate::server::ApiServer;
@@ -96,11 +97,15 @@ async fn connection(
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
+    let address = stream.get_ref().0.peer_addr().ok().map(|address| ClientAddress(address.ip()));
     let user = stream.get_ref().1.peer_certificates().and_then(|chain| x509::user(chain.first()?));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (server, user) = (server.clone(), user.clone());
         async move {
             let mut request = request.map(boxed);
+            if let Some(address) = address {
+                request.extensions_mut().insert(address);
+            }
             if let Some(user) = user {
                 request.extensions_mut().insert(ClientCertificate(user));
             }

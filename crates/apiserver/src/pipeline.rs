@@ -1,6 +1,7 @@
 //! The way of a request: who is it, may they, and what does the path lead to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderValue, Request, Response};
@@ -12,10 +13,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use crate::http::{Accept, Body, Query, add_warnings, gzip, page_not_found, respond_error};
+use crate::http::{Accept, Body, Query, add_warnings, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{auth, discovery, handlers, health, openapi, streaming};
+use crate::{auth, discovery, handlers, health, metrics, openapi, streaming};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,12 +27,24 @@ pub(crate) struct Context {
     pub(crate) user: UserInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// Why it was allowed, once it was.
+    pub(crate) decision: Option<String>,
+    /// The path leads to something; only then is it worth a metric of its own.
+    is_served: AtomicBool,
     warnings: Mutex<Vec<String>>,
 }
 
 impl Context {
     pub(crate) fn new(info: RequestInfo, user: UserInfo, query: Query, headers: HeaderMap) -> Self {
-        Self { info, user, query, headers, warnings: Mutex::default() }
+        Self {
+            info,
+            user,
+            query,
+            headers,
+            decision: None,
+            is_served: AtomicBool::new(false),
+            warnings: Mutex::default(),
+        }
     }
 
     /// Tells the client something without failing.
@@ -65,58 +78,90 @@ impl ApiServer {
     /// Answers one request. Within the process, the caller vouches for the user it puts into the extensions.
     pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let span = tracing::debug_span!("request", method = %request.method(), path = %request.uri().path());
-        let server = self.clone();
-        let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
-        async move {
-            match server.answer(request).await {
-                Ok(response) => response,
-                Err(error) => {
-                    tracing::debug!(code = error.code, message = %error.message, "request failed");
-                    respond_error(&error, &accept)
-                }
-            }
-        }
-        .instrument(span)
-        .boxed()
+        self.clone().answer(request).instrument(span).boxed()
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    async fn answer(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let page = self.config.cors.check(request.headers());
+        if let Some(response) = page.as_ref().and_then(|page| page.preflight(request.method())) {
+            return response;
+        }
+        let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
         let name = selected.as_ref().and_then(|selector| selector.exact("metadata.name"));
         let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), name);
-        let user = auth::authenticate(&self, &request)?;
-        auth::authorize(&self, &user, &info)?;
-        let context = Context::new(info, user, query, request.headers().clone());
-        let routed = self.route(&context, request);
-        let mut response = if context.info.is_long_running() {
-            routed.await?
-        } else {
-            let late =
-                |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
-            tokio::time::timeout(REQUEST_TIMEOUT, routed).await.map_err(late)??
+        let under_way = self.metrics.begin(&info);
+        let mut context = Context::new(info, UserInfo::default(), query, request.headers().clone());
+        let mut response = match self.authenticated(&mut context, request).await {
+            Ok(response) => finished(&context, response),
+            Err(error) => {
+                tracing::debug!(code = error.code, message = %error.message, "request failed");
+                respond_error(&error, &accept)
+            }
         };
-        if !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
-            response = gzip::compress(response);
+        if *context.is_served.get_mut() {
+            self.metrics.observe(&context.info, &context.query, response.status().as_u16(), under_way.took());
         }
-        add_warnings(&mut response, &context.warnings.lock());
-        let caching = response.headers_mut().entry("cache-control");
-        caching.or_insert(HeaderValue::from_static("no-cache, private"));
-        Ok(response)
+        if let Some(page) = page {
+            page.add(response.headers_mut());
+        }
+        if context.info.is_long_running() { response.map(|body| held(body, under_way)) } else { response }
+    }
+
+    async fn authenticated(
+        self: &Arc<Self>,
+        context: &mut Context,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let audit = self.config.audit.as_ref();
+        match (auth::authenticate(self, &request), audit) {
+            (Ok(user), audit) => {
+                context.user = user;
+                match audit {
+                    Some(audit) => self.perform_audited(audit, context, request).await,
+                    None => self.perform(context, request).await,
+                }
+            }
+            (Err(error), audit) => {
+                if let Some(audit) = audit {
+                    audit.unauthenticated(context, request, &error).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What is asked, if they may.
+    pub(crate) async fn perform(
+        self: &Arc<Self>,
+        context: &mut Context,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        context.decision = Some(auth::authorize(self, &context.user, &context.info)?);
+        let routed = self.route(context, request);
+        if context.info.is_long_running() {
+            return routed.await;
+        }
+        let late = |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
+        tokio::time::timeout(REQUEST_TIMEOUT, routed).await.map_err(late)?
     }
 
     async fn route(self: &Arc<Self>, context: &Context, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         if !context.info.is_resource {
             let path = context.info.path.as_str();
-            return match path.trim_end_matches('/') {
+            let response = match path.trim_end_matches('/') {
+                "/metrics" => Ok(metrics::answer(self)),
                 "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
                 _ if health::is_check(path) => health::answer(self, context).await,
                 path @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS) => auth::discovery::answer(self, path),
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
-                _ => Ok(page_not_found()),
+                _ => return Ok(page_not_found()),
             };
+            context.is_served.store(true, Ordering::Relaxed);
+            return response;
         }
         let info = &context.info;
         let served = self.registry.find(&info.group, &info.version, &info.resource);
@@ -125,6 +170,9 @@ impl ApiServer {
                 info.group.is_empty() || self.registry.all().iter().any(|served| served.info.group == info.group);
             return if known { Err(ApiError::no_such_resource()) } else { Ok(page_not_found()) };
         };
+        if info.subresource.is_empty() || served.info.has_subresource(&info.subresource) {
+            context.is_served.store(true, Ordering::Relaxed);
+        }
         handlers::check_scope(&served, info)?;
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, context, request).await;
@@ -134,4 +182,15 @@ impl ApiServer {
         }
         handlers::answer(self, &served, context, request.into_body()).await
     }
+}
+
+/// What every answer has but errors.
+fn finished(context: &Context, mut response: Response<Body>) -> Response<Body> {
+    if !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
+        response = gzip::compress(response);
+    }
+    add_warnings(&mut response, &context.warnings.lock());
+    let caching = response.headers_mut().entry("cache-control");
+    caching.or_insert(HeaderValue::from_static("no-cache, private"));
+    response
 }

@@ -9,8 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::allocate::Allocator;
+use crate::audit::Audit;
 use crate::auth::rbac::Rbac;
 use crate::auth::tokens::ServiceAccountKey;
+use crate::cors::Cors;
+use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Feed;
 
@@ -27,6 +30,10 @@ pub struct Config {
     /// Client certificates signed by these authorities are believed, in DER.
     pub client_ca: Vec<Vec<u8>>,
     pub kubelet: KubeletClient,
+    /// Pages of which origins may use the API.
+    pub cors: Cors,
+    /// `None` logs nothing.
+    pub audit: Option<Arc<Audit>>,
 }
 
 /// How the API server reaches kubelets: with its own client certificate.
@@ -50,6 +57,7 @@ pub struct ApiServer {
     pub(crate) registry: Registry,
     pub(crate) rbac: Rbac,
     pub(crate) allocator: Allocator,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) drain: CancellationToken,
     /// What must have ended before serving has.
     pub(crate) tasks: TaskTracker,
@@ -68,7 +76,16 @@ impl ApiServer {
         tokio::spawn(feed.clone().run());
         let rbac = Rbac::new(&registry);
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
-        let server = Arc::new(Self { config, feed, registry, rbac, allocator, drain, tasks: TaskTracker::new() });
+        let server = Arc::new(Self {
+            config,
+            feed,
+            registry,
+            rbac,
+            allocator,
+            metrics: Arc::default(),
+            drain,
+            tasks: TaskTracker::new(),
+        });
         crate::bootstrap::run(&server).await?;
         Ok(server)
     }

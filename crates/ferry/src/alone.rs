@@ -61,6 +61,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         advertise_address: options.advertise_address.unwrap_or_else(host_address),
         service_cluster_ip_range: options.service_cluster_ip_range,
         service_node_port_range: options.service_node_port_range,
+        flags: options.api,
         service_account_key: pki::service_account_key(&options.service_account_signing_key_file)?,
         service_account_issuer: options.service_account_issuer,
         client_ca: authorities(&options.client_ca_file)?,

@@ -1,5 +1,6 @@
 //! The command line.
 
+pub(crate) mod api;
 pub(crate) mod server;
 pub(crate) mod state;
 
@@ -94,6 +95,8 @@ pub(crate) struct Up {
     /// DATA_DIR/pki/etcd
     #[arg(long, value_delimiter = ',')]
     pub(crate) etcd_listen_client_urls: Vec<String>,
+    #[command(flatten)]
+    pub(crate) api: api::Api,
 }
 
 #[derive(Args, Clone)]
@@ -130,6 +133,8 @@ pub(crate) struct Apiserver {
     pub(crate) service_cluster_ip_range: String,
     #[arg(long, default_value = "30000-32767")]
     pub(crate) service_node_port_range: String,
+    #[command(flatten)]
+    pub(crate) api: api::Api,
 }
 
 #[derive(Args, Clone)]

@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) kubelet_ca: Vec<Vec<u8>>,
     pub(crate) serving: Identity,
     pub(crate) kubelet_client: Identity,
+    pub(crate) flags: crate::cli::api::Api,
 }
 
 /// Opens the embedded store.
@@ -69,6 +70,8 @@ pub(crate) async fn start(
         service_account_issuer: settings.service_account_issuer,
         client_ca: settings.client_ca.clone(),
         kubelet: KubeletClient { tls: client_tls(&settings.kubelet_ca, &settings.kubelet_client)? },
+        cors: settings.flags.cors()?,
+        audit: settings.flags.audit()?,
     };
     let server = ApiServer::start(config, store, drain).await?;
     let serving = tokio::spawn(server.clone().serve(listener, tls));

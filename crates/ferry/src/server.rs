@@ -114,6 +114,7 @@ fn settings(options: &Server, pki: &Pki) -> Result<Settings> {
         advertise_address: address,
         service_cluster_ip_range: options.service_cluster_ip_range.clone(),
         service_node_port_range: options.service_node_port_range.clone(),
+        flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,
         service_account_issuer: ISSUER.into(),
         client_ca: vec![authority.clone()],

@@ -201,6 +201,7 @@ fn settings(options: &Up, pki: &Pki, host: &Host) -> Result<Settings> {
         advertise_address: host.address,
         service_cluster_ip_range: options.service_cluster_ip_range.clone(),
         service_node_port_range: "30000-32767".into(),
+        flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,
         service_account_issuer: ISSUER.into(),
         client_ca: vec![authority.clone()],

@@ -42,7 +42,7 @@ pub(super) fn apply(server: &ApiServer, real: UserInfo, headers: &HeaderMap) -> 
             subresource: subresource.into(),
             ..RequestInfo::default()
         };
-        authorize(server, &real, &info)
+        authorize(server, &real, &info).map(drop)
     };
     let mut user = UserInfo { name: name.clone(), uid: uid.clone().unwrap_or_default(), groups, ..UserInfo::default() };
     for group in &user.groups {

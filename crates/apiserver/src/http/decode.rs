@@ -48,6 +48,23 @@ pub(crate) fn decode_tracked(
     }
 }
 
+/// What was sent, as far as it can be read: an object, or a patch.
+pub(crate) fn decode_any(headers: &HeaderMap, bytes: &[u8]) -> Option<Value> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    match content_type.split(';').next().unwrap_or_default().trim() {
+        media if media.ends_with("json") => serde_json::from_slice(bytes).ok(),
+        media if media.ends_with("yaml") => yaml(bytes).ok(),
+        _ => {
+            let envelope = protobuf::open(bytes).ok()?;
+            let schema = protobuf::type_of(&envelope.api_version, &envelope.kind)?;
+            let mut object = protobuf::decode(envelope.raw, schema).ok()?;
+            object.insert("kind".into(), envelope.kind.into());
+            object.insert("apiVersion".into(), envelope.api_version.into());
+            Some(Value::Object(object))
+        }
+    }
+}
+
 /// An enveloped protobuf object of any built-in kind.
 fn from_protobuf(
     bytes: &[u8],

@@ -35,6 +35,8 @@ impl Ferry {
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
             client_ca: Vec::new(),
             kubelet: KubeletClient { tls: Arc::new(tls) },
+            cors: apiserver::Cors::default(),
+            audit: None,
         };
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store, drain.clone()).await?;

@@ -25,7 +25,13 @@ impl Drop for Api {
 }
 
 impl Api {
+    #[allow(dead_code)] // Not every test needs it.
     pub(crate) async fn start() -> Result<Self> {
+        Self::start_with(|_| ()).await
+    }
+
+    /// The same, set up in another way.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let store = store::Embedded::open(dir.path(), store::Options::default())?;
         let rng = ring::rand::SystemRandom::new();
@@ -36,7 +42,7 @@ impl Api {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        let config = Config {
+        let mut config = Config {
             advertise_address: [192, 0, 2, 1].into(),
             secure_port: 6443,
             service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
@@ -45,7 +51,10 @@ impl Api {
             service_account_issuer: "https://kubernetes.default.svc".into(),
             client_ca: Vec::new(),
             kubelet: KubeletClient { tls: Arc::new(tls) },
+            cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
+            audit: None,
         };
+        change(&mut config);
         let drain = CancellationToken::new();
         let store: Arc<dyn store::Store> = Arc::new(store);
         let server = ApiServer::start(config, store.clone(), drain.clone()).await?;
@@ -101,6 +110,7 @@ impl Api {
         Ok((parts.status.as_u16(), parts.headers, bytes))
     }
 
+    #[allow(dead_code)] // Not every test needs it.
     pub(crate) async fn json(
         &self,
         what: &str,

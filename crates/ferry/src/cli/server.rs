@@ -40,4 +40,6 @@ pub(crate) struct Server {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value_t = 24)]
     pub(crate) node_cidr_mask_size: u8,
+    #[command(flatten)]
+    pub(crate) api: super::api::Api,
 }

@@ -1,0 +1,181 @@
+//! What the server has done, under upstream's names, for Prometheus.
+//!
+//! A request costs one look-up under a lock and a few additions. Series come only from what is served, so nobody can make
+//! new ones by asking for odd paths.
+
+mod text;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub(crate) use self::text::answer;
+use crate::http::Query;
+use crate::request_info::RequestInfo;
+
+/// Upstream's, in seconds.
+const BUCKETS: [f64; 24] = [
+    0.005,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    6.0,
+    8.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    45.0,
+    60.0,
+    f64::INFINITY,
+];
+
+#[derive(Default)]
+pub(crate) struct Metrics {
+    /// By the hash of their labels; those that share one are told apart by the labels themselves.
+    series: Mutex<HashMap<u64, Vec<Series>>>,
+    reading: AtomicI64,
+    mutating: AtomicI64,
+    long_running: AtomicI64,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Labels {
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    dry_run: bool,
+}
+
+struct Series {
+    labels: Labels,
+    by_code: Vec<(u16, u64)>,
+    buckets: [u64; BUCKETS.len()],
+    seconds: f64,
+}
+
+/// A request under way; it is counted as such until this is dropped.
+pub(crate) struct InFlight {
+    metrics: Arc<Metrics>,
+    kind: Kind,
+    since: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Reading,
+    Mutating,
+    LongRunning,
+}
+
+impl Metrics {
+    fn gauge(&self, kind: Kind) -> &AtomicI64 {
+        match kind {
+            Kind::Reading => &self.reading,
+            Kind::Mutating => &self.mutating,
+            Kind::LongRunning => &self.long_running,
+        }
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>, info: &RequestInfo) -> InFlight {
+        let kind = match info.verb {
+            _ if info.is_long_running() => Kind::LongRunning,
+            "get" | "list" => Kind::Reading,
+            _ => Kind::Mutating,
+        };
+        self.gauge(kind).fetch_add(1, Ordering::Relaxed);
+        InFlight { metrics: self.clone(), kind, since: Instant::now() }
+    }
+
+    /// Counts an answer to a path that is served.
+    pub(crate) fn observe(&self, info: &RequestInfo, query: &Query, code: u16, took: Duration) {
+        let verb = verb(info);
+        let scope = match info {
+            _ if !info.is_resource => "",
+            _ if !info.name.is_empty() || info.verb == "create" => "resource",
+            _ if !info.namespace.is_empty() => "namespace",
+            _ => "cluster",
+        };
+        let dry_run = query.get("dryRun").is_some();
+        let mut hasher = DefaultHasher::new();
+        let parts = (verb, &info.group, &info.version, &info.resource, &info.subresource, scope, dry_run);
+        parts.hash(&mut hasher);
+        let mut series = self.series.lock();
+        let found = series.entry(hasher.finish()).or_default();
+        let is_this = |one: &Series| {
+            let l = &one.labels;
+            parts == (l.verb, &l.group, &l.version, &l.resource, &l.subresource, l.scope, l.dry_run)
+        };
+        let index = found.iter().position(is_this).unwrap_or_else(|| {
+            let labels = Labels {
+                verb,
+                group: info.group.clone(),
+                version: info.version.clone(),
+                resource: info.resource.clone(),
+                subresource: info.subresource.clone(),
+                scope,
+                dry_run,
+            };
+            found.push(Series { labels, by_code: Vec::new(), buckets: [0; BUCKETS.len()], seconds: 0.0 });
+            found.len() - 1
+        });
+        let Some(one) = found.get_mut(index) else { return };
+        match one.by_code.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, count)) => *count += 1,
+            None => one.by_code.push((code, 1)),
+        }
+        // How long a watch lasts says nothing of the server.
+        if !info.is_long_running() {
+            let seconds = took.as_secs_f64();
+            one.seconds += seconds;
+            let bucket = BUCKETS.iter().position(|most| seconds <= *most).and_then(|index| one.buckets.get_mut(index));
+            bucket.into_iter().for_each(|count| *count += 1);
+        }
+    }
+}
+
+impl InFlight {
+    pub(crate) fn took(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.metrics.gauge(self.kind).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Verbs as upstream's metrics have them.
+fn verb(info: &RequestInfo) -> &'static str {
+    match (info.verb, info.subresource.as_str()) {
+        (_, "exec" | "attach" | "portforward" | "proxy") => "CONNECT",
+        ("get", _) => "GET",
+        ("list", _) => "LIST",
+        ("watch", _) => "WATCH",
+        ("create", _) => "POST",
+        ("update", _) => "PUT",
+        ("patch", _) => "PATCH",
+        ("delete", _) => "DELETE",
+        ("deletecollection", _) => "DELETECOLLECTION",
+        _ => "other",
+    }
+}

@@ -1,0 +1,48 @@
+//! Flags of whatever has an API server: who may use it from a browser, and what is written down of its requests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use apiserver::{Audit, AuditLog, Cors};
+use clap::Args;
+
+#[derive(Args, Clone, Default)]
+pub(crate) struct Api {
+    /// Pages of these origins may use the API: regular expressions, pinned to the host: `//example[.]com$`
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) cors_allowed_origins: Vec<String>,
+    /// Which requests are logged, and how much of them: a Policy of audit.k8s.io/v1
+    #[arg(long, requires = "audit_log_path")]
+    pub(crate) audit_policy_file: Option<PathBuf>,
+    /// Where; `-` is standard output
+    #[arg(long, requires = "audit_policy_file")]
+    pub(crate) audit_log_path: Option<PathBuf>,
+    /// Days after which a file that was rotated away is deleted; 0 keeps them
+    #[arg(long, default_value_t = 0)]
+    pub(crate) audit_log_maxage: u32,
+    /// How many files that were rotated away are kept; 0 keeps all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) audit_log_maxbackup: u32,
+    /// Megabytes after which the file is rotated [default: 100]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(crate) audit_log_maxsize: u64,
+}
+
+impl Api {
+    pub(crate) fn cors(&self) -> Result<Cors> {
+        Cors::new(&self.cors_allowed_origins).context("--cors-allowed-origins")
+    }
+
+    pub(crate) fn audit(&self) -> Result<Option<Arc<Audit>>> {
+        let (Some(policy), Some(path)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
+        let text = std::fs::read_to_string(policy).with_context(|| format!("cannot read {}", policy.display()))?;
+        let log = AuditLog {
+            path: path.clone(),
+            max_age_days: self.audit_log_maxage,
+            max_backups: self.audit_log_maxbackup,
+            max_size_mib: self.audit_log_maxsize,
+        };
+        Ok(Some(Arc::new(Audit::new(&text, log).with_context(|| policy.display().to_string())?)))
+    }
+}
