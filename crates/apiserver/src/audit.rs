@@ -21,7 +21,7 @@ pub use self::log::AuditLog;
 use self::log::Log;
 use self::policy::{Level, Policy};
 use crate::auth;
-use crate::http::{Body, decode_any, full, held, read, respond_error};
+use crate::http::{Accept, Body, decode_any, full, held, read, respond_error};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
@@ -78,7 +78,7 @@ impl ApiServer {
         self: &Arc<Self>,
         audit: &Arc<Audit>,
         context: &mut Context,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         // Impersonation must show who it really was.
         let real = auth::real_user(self, &request)?;
@@ -87,14 +87,7 @@ impl ApiServer {
         };
         let long_running = context.info.is_long_running();
         audit.store(&event, "RequestReceived", None, None).await;
-        let names_itself = context.info.verb == "create" && context.info.name.is_empty();
-        if !long_running && (event.level() >= Level::Request || names_itself) {
-            let (parts, body) = request.into_parts();
-            let bytes = read(body).await?;
-            event.set_request(decode_any(&parts.headers, &bytes));
-            request = Request::from_parts(parts, full(bytes));
-        }
-        let outcome = AssertUnwindSafe(self.perform(context, request)).catch_unwind().await;
+        let outcome = AssertUnwindSafe(self.recorded(&mut event, context, request)).catch_unwind().await;
         event.set_decision(context.decision.as_deref());
         let result = match outcome {
             Ok(result) => result,
@@ -125,12 +118,35 @@ impl ApiServer {
         }
         if event.level() == Level::RequestResponse && object.is_none() {
             let (parts, body) = response.into_parts();
-            let bytes = body.collect().await.map_err(ApiError::internal)?.to_bytes();
-            object = decode_any(&parts.headers, &bytes);
-            response = Response::from_parts(parts, full(bytes));
+            response = match body.collect().await {
+                Ok(body) => {
+                    let bytes = body.to_bytes();
+                    object = decode_any(&parts.headers, &bytes);
+                    Response::from_parts(parts, full(bytes))
+                }
+                Err(error) => respond_error(&ApiError::internal(error), &Accept::default()),
+            };
         }
         audit.store(&event, "ResponseComplete", Some(status), object).await;
         Ok(response)
+    }
+
+    /// Performs it, and keeps what was sent; what they may not do is not even read.
+    async fn recorded(
+        self: &Arc<Self>,
+        event: &mut Event,
+        context: &mut Context,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        context.decision = Some(auth::authorize(self, &context.user, &context.info)?);
+        let names_itself = context.info.verb == "create" && context.info.name.is_empty();
+        if !context.info.is_long_running() && (event.level() >= Level::Request || names_itself) {
+            let (parts, body) = request.into_parts();
+            let bytes = read(body).await?;
+            event.set_request(decode_any(&parts.headers, &bytes));
+            request = Request::from_parts(parts, full(bytes));
+        }
+        self.allowed(context, request).await
     }
 }
 

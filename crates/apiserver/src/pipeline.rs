@@ -139,6 +139,15 @@ impl ApiServer {
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         context.decision = Some(auth::authorize(self, &context.user, &context.info)?);
+        self.allowed(context, request).await
+    }
+
+    /// What is asked, by one who may.
+    pub(crate) async fn allowed(
+        self: &Arc<Self>,
+        context: &Context,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
         let routed = self.route(context, request);
         if context.info.is_long_running() {
             return routed.await;

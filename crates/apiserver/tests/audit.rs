@@ -91,6 +91,18 @@ async fn watches_and_impersonation_are_told() -> Result<()> {
     Ok(())
 }
 
+/// What is refused before it is read to its end is told of, too.
+#[tokio::test]
+async fn a_body_that_is_too_large_is_logged() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let api = audited(dir.path(), "omitStages: [RequestReceived]\nrules: [{level: Request, verbs: [create]}]").await?;
+    let (code, ..) = api.call(&format!("POST {MAPS}"), &[], vec![b' '; 4 << 20]).await?;
+    assert_eq!(code, 413);
+    let found = events(dir.path())?;
+    assert_eq!(found.iter().map(|event| event["responseStatus"]["code"].clone()).collect::<Vec<_>>(), [json!(413)]);
+    Ok(())
+}
+
 /// Many at once lose nothing.
 #[tokio::test]
 async fn every_one_of_many_requests_is_logged() -> Result<()> {
