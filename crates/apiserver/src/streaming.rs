@@ -1,7 +1,10 @@
 //! Requests that are passed on: logs, exec, attach and port-forward to the kubelet, proxies to pods, services and nodes.
 
 mod connect;
+mod socket;
 mod target;
+mod translate;
+mod tunnel;
 
 use std::sync::Arc;
 
@@ -33,5 +36,15 @@ pub(crate) async fn answer(
     }
     server.feed.current().await.map_err(crate::server::store_error)?;
     let target = target::of(server, context)?;
-    connect::forward(&server.config.kubelet, &target, request).await
+    let kubelet = &server.config.kubelet;
+    // Kubelets and runtimes of every age speak SPDY. Two kinds of WebSocket are therefore turned into it here.
+    match (context.info.subresource.as_str(), socket::protocols(request.headers())) {
+        ("exec" | "attach", offered) if offered.contains(&translate::V5) => {
+            translate::serve(kubelet, &target, &context.query, request).await
+        }
+        ("portforward", offered) if offered.iter().any(|protocol| protocol.starts_with(tunnel::PREFIX)) => {
+            tunnel::serve(kubelet, &target, request).await
+        }
+        _ => connect::forward(kubelet, &target, request).await,
+    }
 }

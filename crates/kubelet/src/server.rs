@@ -10,7 +10,6 @@ mod logs;
 mod relay;
 mod routes;
 mod stats;
-mod translate;
 
 use std::convert::Infallible;
 use std::sync::Arc;

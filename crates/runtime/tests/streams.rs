@@ -181,7 +181,118 @@ async fn ports_are_forwarded_into_the_pods_network() -> Result<()> {
     let request = PortForwardRequest { pod_sandbox_id: sandbox, port: vec![8080, 9] };
     let mut client = Client::open(&bed.runtime.port_forward(request).await?.url, "v4.channel.k8s.io").await?;
     client.send(0, b"through").await?;
-    client.hear(3, "cannot connect to port 9").await?;
+    client.hear(3, "dial tcp4 127.0.0.1:9: connect: connection refused").await?;
     client.hear(0, "through").await?;
+    bed.finish().await
+}
+
+/// The same server, spoken to with SPDY.
+async fn spdy_client(url: &str, protocols: &str) -> Result<(spdy::Connection, String)> {
+    let address = url.strip_prefix("http://").context("not http")?;
+    let (host, path) = address.split_once('/').context("no path")?;
+    let io = hyper_util::rt::TokioIo::new(TcpStream::connect(host).await?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    tokio::spawn(connection.with_upgrades());
+    let request = hyper::Request::post(format!("/{path}"))
+        .header("host", host)
+        .header("connection", "Upgrade")
+        .header("upgrade", spdy::PROTOCOL)
+        .header(spdy::STREAM_PROTOCOL_VERSION, protocols)
+        .body(http_body_util::Empty::<bytes::Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    anyhow::ensure!(response.status() == 101, "{}", response.status());
+    let chosen = response.headers().get(spdy::STREAM_PROTOCOL_VERSION).context("no protocol")?.to_str()?.to_owned();
+    let io = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await?);
+    Ok((spdy::Connection::new(io, spdy::Role::Client), chosen))
+}
+
+async fn open(connection: &spdy::Connection, headers: &[(&str, &str)]) -> Result<spdy::Stream> {
+    Ok(connection.open(spdy::Headers::new(headers)).await?)
+}
+
+async fn all(mut reader: spdy::StreamReader) -> Result<String> {
+    let mut text = String::new();
+    let read = async {
+        while let Some(data) = reader.next().await {
+            text.push_str(&String::from_utf8_lossy(&data));
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), read).await.context("the stream does not end")?;
+    Ok(text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_over_spdy_in_every_version() -> Result<()> {
+    let bed = Bed::start().await?;
+    let sandbox = bed.sandbox("web").await?;
+    let id = bed.run(&sandbox, &["sleep"]).await?;
+    let request = ExecRequest {
+        container_id: id.clone(),
+        cmd: words(&["/helper", "cat"]),
+        stdin: true,
+        stdout: true,
+        ..Default::default()
+    };
+    let url = bed.runtime.exec(request).await?.url;
+    let (connection, chosen) = spdy_client(&url, "v5.channel.k8s.io, v4.channel.k8s.io, v3.channel.k8s.io").await?;
+    assert_eq!(chosen, "v4.channel.k8s.io");
+    let error = open(&connection, &[("streamtype", "error")]).await?;
+    let stdin = open(&connection, &[("streamtype", "stdin")]).await?;
+    let stdout = open(&connection, &[("streamtype", "stdout")]).await?;
+    assert!(stdin.writer.send("over ".into()).await && stdin.writer.send("there".into()).await);
+    stdin.writer.finish().await;
+    assert_eq!(all(stdout.reader).await?, "over there");
+    assert!(all(error.reader).await?.contains(r#""status":"Success""#));
+    for (protocol, want) in [
+        ("v4.channel.k8s.io", r#""reason":"NonZeroExitCode""#),
+        ("v2.channel.k8s.io", "command terminated with non-zero exit code: exit status 7"),
+        ("channel.k8s.io", "command terminated with non-zero exit code: exit status 7"),
+    ] {
+        let cmd = words(&["/helper", "exit", "7"]);
+        let request = ExecRequest { container_id: id.clone(), cmd, stderr: true, ..Default::default() };
+        let (connection, chosen) = spdy_client(&bed.runtime.exec(request).await?.url, protocol).await?;
+        assert_eq!(chosen, protocol);
+        let error = open(&connection, &[("streamtype", "error")]).await?;
+        let _stderr = open(&connection, &[("streamtype", "stderr")]).await?;
+        let said = all(error.reader).await?;
+        assert!(
+            said.contains(want) && said.starts_with('{') == (protocol == "v4.channel.k8s.io"),
+            "{protocol}: {said}"
+        );
+    }
+    let request =
+        ExecRequest { container_id: id, cmd: words(&["/helper", "both"]), stdout: true, ..Default::default() };
+    assert!(spdy_client(&bed.runtime.exec(request).await?.url, "v9.channel.k8s.io").await.is_err());
+    bed.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_are_forwarded_over_spdy_connection_by_connection() -> Result<()> {
+    let bed = Bed::start().await?;
+    let sandbox = bed.sandbox("web").await?;
+    let id = bed.run(&sandbox, &["listen", "8080"]).await?;
+    logged(&bed.status(&id).await?, "listening").await?;
+    let request = PortForwardRequest { pod_sandbox_id: sandbox, port: vec![] };
+    let url = bed.runtime.port_forward(request).await?.url;
+    let (connection, _) = spdy_client(&url, "portforward.k8s.io").await?;
+    let pair = async |port: &str, id: &str| -> Result<(spdy::Stream, spdy::Stream)> {
+        let error = open(&connection, &[("streamtype", "error"), ("port", port), ("requestid", id)]).await?;
+        Ok((open(&connection, &[("streamtype", "data"), ("port", port), ("requestid", id)]).await?, error))
+    };
+    let (closed, error) = pair("9", "0").await?;
+    assert!(all(error.reader).await?.contains("dial tcp4 127.0.0.1:9: connect: connection refused"));
+    assert_eq!(all(closed.reader).await?, "");
+    // The connection that failed has not ended the others.
+    for id in ["1", "2"] {
+        let (mut data, error) = pair("8080", id).await?;
+        assert!(data.writer.send("through".into()).await);
+        let mut heard = Vec::new();
+        while heard.len() < 7 {
+            heard.extend_from_slice(&data.reader.next().await.context("the stream ended")?);
+        }
+        assert_eq!(heard, b"through");
+        data.writer.finish().await;
+        assert_eq!((all(data.reader).await?.as_str(), all(error.reader).await?.as_str()), ("", ""));
+    }
     bed.finish().await
 }

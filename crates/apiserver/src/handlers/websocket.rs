@@ -36,8 +36,7 @@ pub(crate) async fn answer(
     context: &Context,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let key = request.headers().get(header::SEC_WEBSOCKET_KEY).cloned();
-    let key = key.ok_or_else(|| ApiError::bad_request("a WebSocket needs a Sec-WebSocket-Key"))?;
+    let response = accept(request.headers(), None)?;
     let upgrade = hyper::upgrade::on(&mut request);
     let watch = super::answer(server, served, context, full(Bytes::new())).await?;
     if watch.status() != StatusCode::OK {
@@ -55,13 +54,23 @@ pub(crate) async fn answer(
             Err(error) => tracing::debug!(%error, "the client did not become a WebSocket"),
         }
     });
+    Ok(response)
+}
+
+/// Says yes to a WebSocket, in the subprotocol that was chosen.
+pub(crate) fn accept(request: &HeaderMap, protocol: Option<&str>) -> Result<Response<Body>, ApiError> {
+    let key = request.get(header::SEC_WEBSOCKET_KEY);
+    let key = key.ok_or_else(|| ApiError::bad_request("a WebSocket needs a Sec-WebSocket-Key"))?;
     let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(ApiError::internal)?;
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    if let Some(protocol) = protocol {
+        let protocol = HeaderValue::from_str(protocol).map_err(ApiError::internal)?;
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
     }
     Ok(response)
 }

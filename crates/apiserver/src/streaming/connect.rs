@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use api::ApiError;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -19,30 +19,14 @@ use crate::server::KubeletClient;
 
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// Carries the request on as it is, byte for byte once it is upgraded.
 pub(super) async fn forward(
     kubelet: &KubeletClient,
     target: &Target,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
-    let address = (target.host.as_str(), target.port);
-    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-    let stream = stream.map_err(|_| refuse(format!("dial tcp {}:{}: i/o timeout", target.host, target.port)))?;
-    let stream = stream.map_err(|error| refuse(format!("dial tcp {}:{}: {error}", target.host, target.port)))?;
-    let _ = stream.set_nodelay(true);
     let client_side = hyper::upgrade::on(&mut request);
-    let outgoing = outgoing(target, request)?;
-    let response = if target.tls {
-        let name = ServerName::try_from(target.host.clone()).map_err(|error| refuse(error.to_string()))?;
-        let connector = TlsConnector::from(Arc::clone(&kubelet.tls));
-        let shaken = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream)).await;
-        let shaken = shaken.map_err(|_| refuse("TLS handshake timeout".into()))?;
-        let stream = shaken.map_err(|error| refuse(error.to_string()))?;
-        exchange(stream, outgoing).await
-    } else {
-        exchange(stream, outgoing).await
-    };
-    let mut response = response.map_err(|error| refuse(error.to_string()))?;
+    let mut response = send(kubelet, target, request).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response.map(boxed));
     }
@@ -56,6 +40,52 @@ pub(super) async fn forward(
     });
     let (parts, _) = response.into_parts();
     Ok(Response::from_parts(parts, crate::http::full(Bytes::new())))
+}
+
+/// Turns a request for a WebSocket into one for SPDY.
+pub(super) fn ask_for_spdy(request: &mut Request<Body>, protocols: &[&str]) {
+    *request.method_mut() = Method::POST;
+    *request.body_mut() = crate::http::full(Bytes::new());
+    let headers = request.headers_mut();
+    for name in [
+        header::SEC_WEBSOCKET_KEY,
+        header::SEC_WEBSOCKET_PROTOCOL,
+        header::SEC_WEBSOCKET_VERSION,
+        header::SEC_WEBSOCKET_EXTENSIONS,
+    ] {
+        headers.remove(name);
+    }
+    headers.insert(header::UPGRADE, HeaderValue::from_static(spdy::PROTOCOL));
+    headers.remove(spdy::STREAM_PROTOCOL_VERSION);
+    for protocol in protocols.iter().filter_map(|protocol| HeaderValue::from_str(protocol).ok()) {
+        headers.append(spdy::STREAM_PROTOCOL_VERSION, protocol);
+    }
+}
+
+/// Connects to the target and asks it.
+pub(super) async fn send(
+    kubelet: &KubeletClient,
+    target: &Target,
+    request: Request<Body>,
+) -> Result<Response<Incoming>, ApiError> {
+    let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
+    let address = (target.host.as_str(), target.port);
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+    let stream = stream.map_err(|_| refuse(format!("dial tcp {}:{}: i/o timeout", target.host, target.port)))?;
+    let stream = stream.map_err(|error| refuse(format!("dial tcp {}:{}: {error}", target.host, target.port)))?;
+    let _ = stream.set_nodelay(true);
+    let outgoing = outgoing(target, request)?;
+    let response = if target.tls {
+        let name = ServerName::try_from(target.host.clone()).map_err(|error| refuse(error.to_string()))?;
+        let connector = TlsConnector::from(Arc::clone(&kubelet.tls));
+        let shaken = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream)).await;
+        let shaken = shaken.map_err(|_| refuse("TLS handshake timeout".into()))?;
+        let stream = shaken.map_err(|error| refuse(error.to_string()))?;
+        exchange(stream, outgoing).await
+    } else {
+        exchange(stream, outgoing).await
+    };
+    response.map_err(|error| refuse(error.to_string()))
 }
 
 /// The same request, addressed to the target, without what only concerns our own connection to the client.
@@ -99,6 +129,6 @@ where
     sender.send_request(request).await
 }
 
-fn boxed(body: Incoming) -> Body {
+pub(super) fn boxed(body: Incoming) -> Body {
     body.map_err(BoxError::from).boxed_unsync()
 }

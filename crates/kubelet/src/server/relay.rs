@@ -1,7 +1,7 @@
 //! Hands an upgraded connection to the runtime's streaming server, byte for byte.
 //!
-//! The runtime answers the caller's own handshake, so whatever both speak works: WebSocket in any subprotocol, or SPDY. Only a
-//! caller that insists on v5 in front of a runtime that stops at v4 needs [`translate`](super::translate).
+//! The runtime answers the caller's own handshake, so whatever both speak works: SPDY, which API servers of every age
+//! and all runtimes do, or WebSocket in any subprotocol.
 
 use std::io;
 use std::sync::Arc;
@@ -15,9 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::Status;
 
-use super::{Body, full, routes, text, translate};
+use super::{Body, full, text};
 
-#[derive(Clone)]
 pub(super) enum Session {
     Exec(ExecRequest),
     Attach(AttachRequest),
@@ -26,8 +25,8 @@ pub(super) enum Session {
 
 impl Session {
     /// A URL is good for one connection.
-    pub(super) async fn url(&self, cri: &dyn cri::Cri) -> Result<String, Status> {
-        Ok(match self.clone() {
+    async fn url(self, cri: &dyn cri::Cri) -> Result<String, Status> {
+        Ok(match self {
             Self::Exec(request) => cri.exec(request).await?.url,
             Self::Attach(request) => cri.attach(request).await?.url,
             Self::PortForward(request) => cri.port_forward(request).await?.url,
@@ -45,44 +44,25 @@ pub(super) enum RelayError {
     Http(#[from] hyper::Error),
     #[error("{}", .0.message())]
     Runtime(#[from] Status),
-    #[error("the runtime's streaming server: {0}")]
-    WebSocket(#[from] Box<tokio_tungstenite::tungstenite::Error>),
 }
 
-pub(super) const V5: &str = "v5.channel.k8s.io";
-pub(super) const V4: &str = "v4.channel.k8s.io";
-
 pub(super) async fn serve(cri: Arc<dyn cri::Cri>, session: Session, request: Request<Incoming>) -> Response<Body> {
-    let headers = routes::headers_of(&request);
-    if !headers.contains_key("upgrade") {
+    if !request.headers().contains_key("upgrade") {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required".to_owned());
     }
-    let offered = headers.get("sec-websocket-protocol").cloned().unwrap_or_default();
-    let only_v5 = offered.split(',').all(|protocol| protocol.trim() == V5) && !offered.is_empty();
-    match relay(cri.as_ref(), &session, request).await {
-        Ok(Outcome::Relayed(response)) => response,
-        Ok(Outcome::Refused(_, request)) if only_v5 => match translate::serve(cri.as_ref(), &session, *request).await {
-            Ok(response) => response,
-            Err(error) => text(StatusCode::BAD_GATEWAY, error.to_string()),
-        },
-        Ok(Outcome::Refused(response, _)) => response,
+    match relay(cri.as_ref(), session, request).await {
+        Ok(response) => response,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
-enum Outcome {
-    Relayed(Response<Body>),
-    /// The runtime did not upgrade; the request is given back for another try.
-    Refused(Response<Body>, Box<Request<Incoming>>),
+struct Endpoint {
+    host: String,
+    port: u16,
+    path: String,
 }
 
-pub(super) struct Endpoint {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) path: String,
-}
-
-pub(super) fn endpoint(url: &str) -> Result<Endpoint, RelayError> {
+fn endpoint(url: &str) -> Result<Endpoint, RelayError> {
     let bad = || RelayError::Url(url.to_owned());
     let uri: Uri = url.parse().map_err(|_| bad())?;
     if uri.scheme_str() == Some("https") {
@@ -93,7 +73,11 @@ pub(super) fn endpoint(url: &str) -> Result<Endpoint, RelayError> {
     Ok(Endpoint { host, port: uri.port_u16().unwrap_or(80), path })
 }
 
-async fn relay(cri: &dyn cri::Cri, session: &Session, mut request: Request<Incoming>) -> Result<Outcome, RelayError> {
+async fn relay(
+    cri: &dyn cri::Cri,
+    session: Session,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, RelayError> {
     let endpoint = endpoint(&session.url(cri).await?)?;
     let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -122,7 +106,7 @@ async fn relay(cri: &dyn cri::Cri, session: &Session, mut request: Request<Incom
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
-        return Ok(Outcome::Refused(text(status, String::from_utf8_lossy(&body).into_owned()), Box::new(request)));
+        return Ok(text(status, String::from_utf8_lossy(&body).into_owned()));
     }
     let runtime = hyper::upgrade::on(&mut answer);
     let caller = hyper::upgrade::on(&mut request);
@@ -135,5 +119,5 @@ async fn relay(cri: &dyn cri::Cri, session: &Session, mut request: Request<Incom
     let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = answer.headers().clone();
-    Ok(Outcome::Relayed(response))
+    Ok(response)
 }

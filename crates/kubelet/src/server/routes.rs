@@ -1,6 +1,5 @@
 //! Which path does what.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -167,15 +166,6 @@ impl Server {
             Session::PortForward(cri::v1::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port: ports });
         relay::serve(self.context.cri.clone(), session, request).await
     }
-}
-
-/// Headers by lower-case name, for the parts that speak HTTP by hand.
-pub(super) fn headers_of<B>(request: &Request<B>) -> HashMap<String, String> {
-    let all = request
-        .headers()
-        .iter()
-        .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    all.collect()
 }
 
 #[cfg(test)]

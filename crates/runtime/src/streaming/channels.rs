@@ -1,39 +1,32 @@
-//! The Kubernetes channel protocol: the first byte of each WebSocket message names the stream it belongs to.
+//! The channels of a session and what is pumped through them.
 
 use std::io;
 
 use bytes::Bytes;
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
+use tokio::task::JoinHandle;
 
 use super::terminal::Terminal;
 
-pub(super) type Socket = WebSocketStream<TcpStream>;
 pub(super) type Reader = Box<dyn AsyncRead + Send + Unpin>;
 pub(super) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 pub(super) const STDIN: u8 = 0;
 pub(super) const STDOUT: u8 = 1;
 pub(super) const STDERR: u8 = 2;
-const STATUS: u8 = 3;
-const RESIZE: u8 = 4;
-/// v5: the next byte names the channel that is at its end.
-const CLOSE: u8 = 255;
+pub(super) const STATUS: u8 = 3;
+pub(super) const RESIZE: u8 = 4;
 
+/// More than any size takes.
+const MAX_SIZE_BYTES: usize = 1 << 10;
 const READ_BYTES: usize = 32 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    #[error("the connection failed: {0}")]
-    Socket(#[from] WsError),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -47,37 +40,23 @@ pub(super) struct Process {
     pub outputs: Vec<(u8, Reader)>,
 }
 
-/// Sends messages from any task, in order, with the socket's own back pressure.
+/// A client in whatever framing: what it says, and how it is answered.
+pub(super) struct Client {
+    /// A channel and its data, or its end. The stream ends when the client is gone.
+    pub incoming: BoxStream<'static, (u8, Option<Bytes>)>,
+    pub outbox: Outbox,
+    /// Ends when everything was sent and the client was told goodbye, which happens once the last outbox is dropped.
+    pub writer: JoinHandle<()>,
+}
+
+/// Sends messages from any task, in order, with the connection's own back pressure.
 #[derive(Clone)]
-pub(super) struct Outbox(mpsc::Sender<Message>);
+pub(super) struct Outbox(pub(super) mpsc::Sender<(u8, Bytes)>);
 
 impl Outbox {
-    pub(super) fn new(mut sink: SplitSink<Socket, Message>) -> (Self, tokio::task::JoinHandle<()>) {
-        let (sender, mut messages) = mpsc::channel(16);
-        let writer = tokio::spawn(async move {
-            while let Some(message) = messages.recv().await {
-                if sink.send(message).await.is_err() {
-                    return;
-                }
-            }
-            // kubectl takes a close without a code for a failure.
-            let goodbye = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
-            let _ = sink.send(Message::Close(Some(goodbye))).await;
-            let _ = sink.close().await;
-        });
-        (Self(sender), writer)
-    }
-
     /// False when the client is gone.
     pub(super) async fn send(&self, channel: u8, bytes: &[u8]) -> bool {
-        let mut message = Vec::with_capacity(bytes.len() + 1);
-        message.push(channel);
-        message.extend_from_slice(bytes);
-        self.0.send(Message::Binary(message.into())).await.is_ok()
-    }
-
-    pub(super) async fn pong(&self, payload: Bytes) {
-        let _ = self.0.send(Message::Pong(payload)).await;
+        self.0.send((channel, Bytes::copy_from_slice(bytes))).await.is_ok()
     }
 
     pub(super) async fn status(&self, status: &serde_json::Value) {
@@ -97,32 +76,29 @@ pub(super) async fn pump_out(mut from: Reader, channel: u8, to: Outbox) {
 
 /// Serves the client's side until it hangs up: stdin, its end, and the terminal's size.
 pub(super) async fn pump_in(
-    mut from: SplitStream<Socket>,
+    mut from: BoxStream<'static, (u8, Option<Bytes>)>,
     mut stdin: Option<Writer>,
     terminal: Option<Terminal>,
-    pongs: Outbox,
 ) -> Option<Writer> {
-    while let Some(Ok(message)) = from.next().await {
-        let payload = match message {
-            Message::Binary(bytes) => bytes,
-            Message::Text(text) => Bytes::copy_from_slice(text.as_bytes()),
-            Message::Ping(payload) => {
-                pongs.pong(payload).await;
-                continue;
-            }
-            Message::Close(_) => break,
-            _ => continue,
-        };
-        match payload.split_first() {
-            Some((&STDIN, data)) => {
+    let mut sizes = Vec::new();
+    while let Some((channel, data)) = from.next().await {
+        match (channel, data) {
+            (STDIN, Some(data)) => {
                 if let Some(writer) = &mut stdin
-                    && (writer.write_all(data).await.is_err() || writer.flush().await.is_err())
+                    && (writer.write_all(&data).await.is_err() || writer.flush().await.is_err())
                 {
                     stdin = None;
                 }
             }
-            Some((&CLOSE, [STDIN, ..])) => stdin = None,
-            Some((&RESIZE, data)) => resize(terminal.as_ref(), data),
+            (STDIN, None) => stdin = None,
+            (RESIZE, Some(data)) => {
+                sizes.extend_from_slice(&data);
+                if let (Some(size), Some(terminal)) = (last_size(&mut sizes), &terminal)
+                    && let Err(error) = terminal.resize(size.width, size.height)
+                {
+                    tracing::debug!(%error, "terminal not resized");
+                }
+            }
             _ => (),
         }
     }
@@ -136,12 +112,19 @@ struct Size {
     height: u16,
 }
 
-fn resize(terminal: Option<&Terminal>, data: &[u8]) {
-    if let (Some(terminal), Ok(size)) = (terminal, serde_json::from_slice::<Size>(data))
-        && let Err(error) = terminal.resize(size.width, size.height)
-    {
-        tracing::debug!(%error, "terminal not resized");
+/// The last whole size in what arrived; a beginning stays for its rest, nonsense does not.
+fn last_size(arrived: &mut Vec<u8>) -> Option<Size> {
+    let mut sizes = serde_json::Deserializer::from_slice(arrived).into_iter::<Size>();
+    let (mut last, mut is_cut) = (None, false);
+    for size in sizes.by_ref() {
+        match size {
+            Ok(size) => last = Some(size),
+            Err(error) => is_cut = error.is_eof(),
+        }
     }
+    let used = if is_cut && arrived.len() <= MAX_SIZE_BYTES { sizes.byte_offset() } else { arrived.len() };
+    arrived.drain(..used);
+    last
 }
 
 /// The message on the error channel that says how a command ended.
@@ -160,4 +143,33 @@ pub(super) fn exit_status(code: i32) -> serde_json::Value {
 
 pub(super) fn failure(message: &str) -> serde_json::Value {
     serde_json::json!({ "metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pieces: &[&str], want: &[Option<(u16, u16)>]) {
+        let mut arrived = Vec::new();
+        let got: Vec<_> = pieces
+            .iter()
+            .map(|piece| {
+                arrived.extend_from_slice(piece.as_bytes());
+                last_size(&mut arrived).map(|size| (size.width, size.height))
+            })
+            .collect();
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn terminal_sizes_may_arrive_in_pieces_and_heaps() {
+        check(&[r#"{"Width":80,"Height":24}"#], &[Some((80, 24))]);
+        check(
+            &["{\"Width\":80,", "\"Height\":24}\n{\"Wi", "dth\":1,\"Height\":2}"],
+            &[None, Some((80, 24)), Some((1, 2))],
+        );
+        check(&["{\"Width\":1,\"Height\":2}\n{\"Width\":3,\"Height\":4}\n"], &[Some((3, 4))]);
+        check(&["nonsense", r#"{"Width":5,"Height":6}"#], &[None, Some((5, 6))]);
+    }
 }

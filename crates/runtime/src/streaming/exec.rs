@@ -6,13 +6,12 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use cri::v1::{AttachRequest, ExecRequest, ExecSyncResponse};
-use futures::StreamExt;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tonic::Status;
 
 use super::channels::{
-    Outbox, Process, Reader, STDERR, STDOUT, Socket, StreamError, Writer, exit_status, failure, pump_in, pump_out,
+    Client, Process, Reader, STDERR, STDOUT, StreamError, Writer, exit_status, failure, pump_in, pump_out,
 };
 use super::terminal::Terminal;
 use crate::Runtime;
@@ -37,9 +36,8 @@ fn output(wanted: bool) -> io::Result<(Option<pipe::Receiver>, OwnedFd)> {
     Ok((Some(receiver), sender.into_blocking_fd()?))
 }
 
-pub(super) async fn serve_exec(runtime: &Runtime, socket: Socket, request: ExecRequest) -> Result<(), StreamError> {
-    let (sink, incoming) = socket.split();
-    let (outbox, writer) = Outbox::new(sink);
+pub(super) async fn serve_exec(runtime: &Runtime, client: Client, request: ExecRequest) -> Result<(), StreamError> {
+    let Client { incoming, outbox, writer } = client;
     match start_exec(runtime, &request).await {
         Ok((process, exit)) => {
             let outputs: Vec<_> = process
@@ -47,11 +45,11 @@ pub(super) async fn serve_exec(runtime: &Runtime, socket: Socket, request: ExecR
                 .into_iter()
                 .map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone())))
                 .collect();
-            let input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal, outbox.clone()));
+            let input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal));
             let code = exit.await.unwrap_or(255);
             let _ = tokio::time::timeout(OUTPUT_PATIENCE, futures::future::join_all(outputs)).await;
             outbox.status(&exit_status(code)).await;
-            // Aborting drops stdin, and with it the last sender but ours: the writer then closes the socket.
+            // Aborting drops stdin.
             input.abort();
             let _ = input.await;
         }
@@ -93,9 +91,8 @@ async fn start_exec(
     Ok((Process { stdin, terminal: None, outputs }, exec.exit))
 }
 
-pub(super) async fn serve_attach(runtime: &Runtime, socket: Socket, request: AttachRequest) -> Result<(), StreamError> {
-    let (sink, incoming) = socket.split();
-    let (outbox, writer) = Outbox::new(sink);
+pub(super) async fn serve_attach(runtime: &Runtime, client: Client, request: AttachRequest) -> Result<(), StreamError> {
+    let Client { incoming, outbox, writer } = client;
     match start_attach(runtime, &request).await {
         Ok(process) => {
             let outputs: Vec<_> = process
@@ -103,7 +100,7 @@ pub(super) async fn serve_attach(runtime: &Runtime, socket: Socket, request: Att
                 .into_iter()
                 .map(|(channel, from)| tokio::spawn(pump_out(from, channel, outbox.clone())))
                 .collect();
-            let mut input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal, outbox.clone()));
+            let mut input = tokio::spawn(pump_in(incoming, process.stdin, process.terminal));
             tokio::select! {
                 // The container ended.
                 _ = futures::future::join_all(outputs) => {
