@@ -1,4 +1,5 @@
 //! Frames and connections under arbitrary input: what was encoded is decoded, and nothing that arrives does harm.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // clippy lets only #[test] functions do so; these share theirs.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
