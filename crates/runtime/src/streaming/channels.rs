@@ -115,14 +115,17 @@ struct Size {
 /// The last whole size in what arrived; a beginning stays for its rest, nonsense does not.
 fn last_size(arrived: &mut Vec<u8>) -> Option<Size> {
     let mut sizes = serde_json::Deserializer::from_slice(arrived).into_iter::<Size>();
-    let (mut last, mut is_cut) = (None, false);
-    for size in sizes.by_ref() {
-        match size {
-            Ok(size) => last = Some(size),
-            Err(error) => is_cut = error.is_eof(),
+    let (mut last, mut used) = (None, 0);
+    loop {
+        match sizes.next() {
+            Some(Ok(size)) => (last, used) = (Some(size), sizes.byte_offset()),
+            Some(Err(error)) if error.is_eof() && arrived.len() <= MAX_SIZE_BYTES => break,
+            _ => {
+                used = arrived.len();
+                break;
+            }
         }
     }
-    let used = if is_cut && arrived.len() <= MAX_SIZE_BYTES { sizes.byte_offset() } else { arrived.len() };
     arrived.drain(..used);
     last
 }
