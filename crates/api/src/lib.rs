@@ -9,6 +9,7 @@ pub mod object;
 pub mod patch;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod resources;
 pub mod schema;
 pub mod selector;

@@ -28,6 +28,7 @@ const BINARY: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30)
 
 impl Quantity {
     pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
+    pub const ONE: Self = Self { nanos: NANO, format: Format::DecimalSi };
 
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '+' || c == '-')).unwrap_or(text.len());
@@ -46,6 +47,10 @@ impl Quantity {
 
     pub fn from_milli(milli: i64) -> Self {
         Self { nanos: i128::from(milli) * (NANO / 1000), format: Format::DecimalSi }
+    }
+
+    pub fn from_count(count: usize) -> Self {
+        Self { nanos: i128::try_from(count).unwrap_or(i128::MAX).saturating_mul(NANO), format: Format::DecimalSi }
     }
 
     pub fn from_bytes(bytes: i64) -> Self {

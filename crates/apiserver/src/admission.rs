@@ -3,6 +3,7 @@
 pub(crate) mod allocate;
 mod namespace;
 mod pods;
+pub(crate) mod quota;
 mod service_account;
 
 use std::sync::Arc;

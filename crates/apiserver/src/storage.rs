@@ -9,7 +9,7 @@ mod writes;
 pub(crate) use cache::{Cache, Position, Snapshot, WatchError};
 pub(crate) use feed::Feed;
 pub(crate) use stored::{Change, EventType, Stored, frame};
-pub(crate) use writes::{Precondition, WriteError};
+pub(crate) use writes::{Beside, Precondition, WriteError};
 
 /// The root of everything upstream stores.
 pub(crate) const PREFIX: &str = "/registry/";

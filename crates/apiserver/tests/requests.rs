@@ -122,3 +122,83 @@ async fn approval_takes_conditions_and_metadata() -> Result<()> {
     );
     Ok(())
 }
+
+const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+
+async fn limit(api: &Api, name: &str, spec: Value, used: Value) -> Result<()> {
+    let quota = json!({"metadata": {"name": name}, "spec": spec});
+    let (code, mut quota) = api.json(&format!("POST {QUOTAS}"), &[], Some(&quota)).await?;
+    anyhow::ensure!(code == 201, "{quota}");
+    let hard = quota.pointer("/spec/hard").cloned();
+    quota.as_object_mut().context("an object")?.insert("status".into(), json!({"hard": hard, "used": used}));
+    let (code, answer) = api.json(&format!("PUT {QUOTAS}/{name}/status"), &[], Some(&quota)).await?;
+    anyhow::ensure!(code == 200, "{answer}");
+    Ok(())
+}
+
+async fn used(api: &Api, name: &str) -> Result<Value> {
+    let (_, quota) = api.json(&format!("GET {QUOTAS}/{name}"), &[], None).await?;
+    Ok(quota.pointer("/status/used").cloned().unwrap_or_default())
+}
+
+/// What is written is charged, what exceeds the quota is refused as upstream refuses it, what goes is given back.
+#[tokio::test]
+async fn a_quota_is_charged_with_what_it_counts() -> Result<()> {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let api = Api::start().await?;
+    let account = json!({"metadata": {"name": "default"}});
+    api.json("POST /api/v1/namespaces/default/serviceaccounts", &[], Some(&account)).await?;
+    let hard = json!({"hard": {"pods": "2", "cpu": "1", "count/pods": "9", "secrets": "0"}});
+    limit(&api, "q", hard, json!({"pods": "0", "cpu": "0", "count/pods": "0", "secrets": "0"})).await?;
+    let pod = |name: &str, cpu: &str| {
+        json!({"metadata": {"name": name}, "spec": {"containers": [
+            {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}},
+        ]}})
+    };
+    let create = async |pod: Value| api.json(&format!("POST {PODS}"), &[], Some(&pod)).await;
+    assert_eq!(create(pod("a", "600m")).await?.0, 201);
+    assert_eq!(used(&api, "q").await?, json!({"pods": "1", "cpu": "600m", "count/pods": "1", "secrets": "0"}));
+    let (code, answer) = create(pod("b", "500m")).await?;
+    let why = "pods \"b\" is forbidden: exceeded quota: q, requested: cpu=500m, used: cpu=600m, limited: cpu=1";
+    assert_eq!((code, &answer["message"]), (403, &json!(why)));
+    let silent = json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let (code, answer) = create(silent).await?;
+    let why = "pods \"b\" is forbidden: failed quota: q: must specify cpu for: c";
+    assert_eq!((code, &answer["message"]), (403, &json!(why)));
+    let (code, _) = api.json(&format!("POST {PODS}?dryRun=All"), &[], Some(&pod("b", "100m"))).await?;
+    assert_eq!(code, 201);
+    assert_eq!(create(pod("b", "100m")).await?.0, 201);
+    assert_eq!(used(&api, "q").await?, json!({"pods": "2", "cpu": "700m", "count/pods": "2", "secrets": "0"}));
+    // What has ended is counted as an object only, and one that is gone not at all.
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    let merge = [("content-type", "application/merge-patch+json")];
+    api.json(&format!("PATCH {PODS}/b/status"), &merge, Some(&ended)).await?;
+    assert_eq!(used(&api, "q").await?, json!({"pods": "1", "cpu": "600m", "count/pods": "2", "secrets": "0"}));
+    api.json(&format!("DELETE {PODS}/a?gracePeriodSeconds=0"), &[], None).await?;
+    assert_eq!(used(&api, "q").await?, json!({"pods": "0", "cpu": "0", "count/pods": "1", "secrets": "0"}));
+    let secret = json!({"metadata": {"name": "s"}});
+    let (_, answer) = api.json("POST /api/v1/namespaces/default/secrets", &[], Some(&secret)).await?;
+    let why =
+        "secrets \"s\" is forbidden: exceeded quota: q, requested: secrets=1, used: secrets=0, limited: secrets=0";
+    assert_eq!(answer["message"], json!(why));
+    Ok(())
+}
+
+/// However many write at once, a quota is never overdrawn and never charged for what was refused.
+#[tokio::test]
+async fn writers_at_once_do_not_overdraw_a_quota() -> Result<()> {
+    let api = Api::start().await?;
+    limit(&api, "q", json!({"hard": {"configmaps": "10"}}), json!({"configmaps": "0"})).await?;
+    let writes = (0..30).map(|number| {
+        let map = json!({"metadata": {"name": format!("m{number}")}});
+        let api = &api;
+        async move { api.json(&format!("POST {MAPS}"), &[], Some(&map)).await.map(|(code, _)| code) }
+    });
+    let codes = futures::future::try_join_all(writes).await?;
+    assert_eq!(codes.iter().filter(|code| **code == 201).count(), 10, "{codes:?}");
+    assert_eq!(codes.iter().filter(|code| **code == 403).count(), 20, "{codes:?}");
+    assert_eq!(used(&api, "q").await?, json!({"configmaps": "10"}));
+    api.json(&format!("DELETE {MAPS}"), &[], None).await?;
+    assert_eq!(used(&api, "q").await?, json!({"configmaps": "0"}));
+    Ok(())
+}

@@ -25,6 +25,7 @@ mod pod;
 mod pod_control;
 mod pod_gc;
 mod replica_set;
+mod resource_quota;
 mod root_ca;
 mod service;
 mod service_account;
@@ -131,6 +132,7 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<endpoint_slice::EndpointSlices>(),
         context.start::<endpoints::Endpoints>(),
         context.start::<namespace::Namespaces>(),
+        context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),
         context.start::<taint_eviction::TaintEviction>(),
         garbage_collector::start(context),

@@ -192,7 +192,8 @@ impl Writer<'_> {
         let key = self.served.key(namespace, name);
         let cache = self.cache()?;
         if !pending {
-            cache.delete(self.server.store(), &key, stored.revision).await?;
+            let freed = admission::quota::charge(self.server, &attributes, Some(&old), None).await?;
+            cache.delete(self.server.store(), &key, stored.revision, freed).await?;
             // What can go gracefully is shown as it went.
             let graceful = self.served.strategy.grace_period(&old, Some(0)).is_some();
             return Ok(Deleted::Gone(if graceful { new } else { old }));
@@ -201,7 +202,8 @@ impl Writer<'_> {
             return Ok(Deleted::Pending(new));
         }
         let object = convert::to_storage(self.served, new.clone());
-        let revision = cache.put(self.server.store(), &key, &object, Precondition::At(stored.revision)).await?;
+        let revision =
+            cache.put(self.server.store(), &key, &object, Precondition::At(stored.revision), Vec::new()).await?;
         if self.served.info.kind == "Namespace" {
             // Once its deletion is acknowledged, nothing more is created in it.
             self.server.feed.reached(revision).await;

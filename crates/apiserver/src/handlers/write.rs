@@ -15,7 +15,7 @@ use crate::convert;
 use crate::field_manager::{FieldManager, Tracking, same_but_times};
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
-use crate::storage::{Cache, Precondition, Stored};
+use crate::storage::{Beside, Cache, Precondition, Stored};
 
 /// More lost races than this on one object mean that something is wrong.
 const MAX_RETRIES: usize = 100;
@@ -96,7 +96,8 @@ impl Writer<'_> {
             // Another may claim what is chosen here before it is written: then the choice is made again.
             let mut chosen = object.clone();
             admission::validate(self.server, &attributes, &mut chosen).await?;
-            match self.insert(namespace, &name, chosen).await {
+            let charged = admission::quota::charge(self.server, &attributes, None, Some(&chosen)).await?;
+            match self.insert(namespace, &name, chosen, charged).await {
                 Ok(created) => return Ok(created),
                 Err(ServerError::Claimed(revision)) => self.server.feed.reached(revision).await,
                 Err(ServerError::Unmet(_)) => {
@@ -109,13 +110,19 @@ impl Writer<'_> {
     }
 
     /// Writes an object that must not be there yet.
-    async fn insert(&self, namespace: &str, name: &str, mut object: Object) -> Result<Object, ServerError> {
+    async fn insert(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut object: Object,
+        charged: Vec<Beside>,
+    ) -> Result<Object, ServerError> {
         let (cache, key) = (self.cache()?, self.served.key(namespace, name));
         if self.dry_run {
             return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(object) };
         }
         let stored = convert::to_storage(self.served, object.clone());
-        let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent).await?;
+        let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent, charged).await?;
         object.metadata().insert("resourceVersion".into(), revision.to_string().into());
         Ok(object)
     }
@@ -217,23 +224,31 @@ impl Writer<'_> {
         }
         admission::validate(self.server, &attributes, &mut new).await?;
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
+        let remains = (!self.is_gone(&new)).then_some(&new);
+        let charged = admission::quota::charge(self.server, &attributes, Some(old), remains).await?;
         if self.dry_run {
             return Ok(new);
         }
         if same_but_times(&new, old) {
             return Ok(old.clone());
         }
-        self.commit(&self.served.key(namespace, name), stored, new).await
+        self.commit(&self.served.key(namespace, name), stored, new, charged).await
     }
 
     /// Writes the new state; an object whose deletion only waited for this is removed.
-    async fn commit(&self, key: &str, stored: &Stored, mut new: Object) -> Result<Object, ServerError> {
+    async fn commit(
+        &self,
+        key: &str,
+        stored: &Stored,
+        mut new: Object,
+        charged: Vec<Beside>,
+    ) -> Result<Object, ServerError> {
         let cache = self.cache()?;
         let revision = if self.is_gone(&new) {
-            cache.delete(self.server.store(), key, stored.revision).await?
+            cache.delete(self.server.store(), key, stored.revision, charged).await?
         } else {
             let object = convert::to_storage(self.served, new.clone());
-            cache.put(self.server.store(), key, &object, Precondition::At(stored.revision)).await?
+            cache.put(self.server.store(), key, &object, Precondition::At(stored.revision), charged).await?
         };
         new.metadata().insert("resourceVersion".into(), revision.to_string().into());
         Ok(new)

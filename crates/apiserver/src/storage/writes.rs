@@ -20,6 +20,14 @@ pub(crate) enum Precondition {
     At(i64),
 }
 
+/// Another object that changes in the same transaction, on condition that it is still at this revision.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    pub key: String,
+    pub revision: i64,
+    pub value: Bytes,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     /// The precondition does not hold (any more); the caches must reach this revision before a retry makes sense.
@@ -44,6 +52,7 @@ impl Cache {
         key: &str,
         object: &Object,
         precondition: Precondition,
+        beside: Vec<Beside>,
     ) -> Result<i64, WriteError> {
         let lease = self.lease(store).await?;
         let mut write = self.write(key, precondition)?;
@@ -51,6 +60,7 @@ impl Cache {
         if self.prefix == claims::SERVICES {
             write.claim(claims::of(object));
         }
+        write.beside(beside);
         write.perform(store).await
     }
 
@@ -68,10 +78,17 @@ impl Cache {
         }
     }
 
-    pub(crate) async fn delete(&self, store: &dyn Store, key: &str, revision: i64) -> Result<i64, WriteError> {
+    pub(crate) async fn delete(
+        &self,
+        store: &dyn Store,
+        key: &str,
+        revision: i64,
+        beside: Vec<Beside>,
+    ) -> Result<i64, WriteError> {
         let mut write = self.write(key, Precondition::At(revision))?;
         write.txn.success.push(Op::Delete { key: write.key.clone(), end: None });
         write.claim(BTreeMap::new());
+        write.beside(beside);
         write.perform(store).await
     }
 
@@ -112,6 +129,13 @@ impl Write {
         for (key, value) in wanted.into_iter().filter(|(key, _)| !self.held.contains_key(key)) {
             self.txn.compares.push(Compare::ModRevision { key: key.clone().into(), is: 0 });
             self.txn.success.push(Op::put(key, value));
+        }
+    }
+
+    fn beside(&mut self, others: Vec<Beside>) {
+        for other in others {
+            self.txn.compares.push(Compare::ModRevision { key: other.key.clone().into(), is: other.revision });
+            self.txn.success.push(Op::put(other.key, other.value));
         }
     }
 
