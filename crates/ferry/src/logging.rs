@@ -75,7 +75,7 @@ mod tests {
     #[track_caller]
     fn check(targets: Targets, target: &str, most: Level) {
         let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
-        let heard = levels.into_iter().filter(|level| targets.would_enable(target, level)).next_back();
+        let heard = levels.into_iter().rfind(|level| targets.would_enable(target, level));
         assert_eq!(heard, Some(most), "{target}");
     }
 }
