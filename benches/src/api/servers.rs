@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     NAMESPACE,
@@ -42,7 +42,8 @@ impl Servers {
         for server in [&ours, &peer] {
             server.prepare().await?;
             let version = server.client().await?.get_json("/version").await?;
-            versions.push(version["gitVersion"].as_str().unwrap_or_default().to_owned());
+            let version = version.get("gitVersion").and_then(Value::as_str);
+            versions.push(version.context("a version without a name")?.to_owned());
         }
         Ok(Servers { ours, peer, versions: versions.join(" against stock ") })
     }
