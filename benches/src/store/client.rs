@@ -13,6 +13,9 @@ pub(super) const PREFIX: &str = "/registry/objects/";
 /// The key behind all that begin with the prefix.
 pub(super) const PREFIX_END: &str = "/registry/objects0";
 
+/// So many puts of 2 KB in one transaction: what fits into the window a server opens at first.
+pub(super) const TOGETHER: usize = 25;
+
 pub(super) fn key(index: usize) -> String {
     format!("{PREFIX}{index:08}")
 }

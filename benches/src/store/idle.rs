@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::Result;
 use bytes::Bytes;
 
-use super::{Pair, process::Process};
+use super::{Pair, client::TOGETHER, process::Process};
 use crate::report::Report;
 
 const WATCHED: Duration = Duration::from_secs(15);
@@ -17,8 +17,8 @@ pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
     let pair = Pair::start(dir).await?;
     let (mut ours, mut peer) = pair.clients().await?;
     for client in [&mut ours, &mut peer] {
-        for first in (0..1000).step_by(100) {
-            client.fill(first..first + 100, &Bytes::from_static(&[b'v'; 1024])).await?;
+        for first in (0..1000).step_by(TOGETHER) {
+            client.fill(first..first + TOGETHER, &Bytes::from_static(&[b'v'; 1024])).await?;
         }
     }
     tokio::time::sleep(SETTLE).await;

@@ -12,15 +12,13 @@ use store::{Embedded, Options, Store as _};
 
 use super::{
     Pair,
-    client::{Client, PREFIX, all, key},
+    client::{Client, PREFIX, TOGETHER, all, key},
     ours, peer,
 };
 use crate::report::{Report, milliseconds};
 
 const OBJECTS: usize = 100_000;
 const VALUE_BYTES: usize = 2048;
-/// So many puts in one transaction: what fits into the window a server opens at first.
-const TOGETHER: usize = 25;
 const LISTED: usize = 10_000;
 const LISTS: usize = 15;
 

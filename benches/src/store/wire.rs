@@ -86,6 +86,7 @@ impl Wire {
         message.put_u32(u32::try_from(request.encoded_len())?);
         request.encode(&mut message)?;
 
+        ensure!(message.len() <= DEFAULT_WINDOW as usize, "longer than a stream's first window");
         while self.window < message.len() as i64 {
             ensure!(self.next_frame(id).await?.is_none(), "an answer before the question");
         }
