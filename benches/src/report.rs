@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use tokio::task::JoinSet;
 
 #[derive(Default)]
@@ -111,4 +111,9 @@ impl Latencies {
 
 pub(crate) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+pub(crate) fn median(mut times: Vec<Duration>) -> Result<Duration> {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().context("nothing was measured")
 }

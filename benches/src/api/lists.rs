@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use http::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -17,7 +17,7 @@ use super::{
     CLIENTS, NAMESPACE,
     servers::{Server, Servers},
 };
-use crate::report::{Report, milliseconds};
+use crate::report::{Report, median, milliseconds};
 
 const PODS: usize = 10_000;
 const LISTS: usize = 7;
@@ -63,11 +63,6 @@ pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
 
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
-fn median(mut times: Vec<Duration>) -> Result<Duration> {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().context("nothing was measured")
 }
 
 async fn list(server: &Server, accept: &str) -> Result<Duration> {

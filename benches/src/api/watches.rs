@@ -81,7 +81,8 @@ async fn watch(mut client: Client, epoch: Instant, ready: Arc<Barrier>) -> Resul
 }
 
 fn since(epoch: Instant, event: &[u8]) -> Result<Duration> {
-    let at = event.windows(MARK.len()).position(|window| window == MARK).context("an event without its time")?;
+    let at = event.windows(MARK.len()).position(|window| window == MARK);
+    let at = at.with_context(|| format!("an event without its time: {}", String::from_utf8_lossy(event)))?;
     let digits = event.get(at + MARK.len()..).and_then(|rest| rest.get(..DIGITS)).context("a time cut short")?;
     let written: u64 = std::str::from_utf8(digits)?.parse()?;
     Ok(epoch.elapsed().saturating_sub(Duration::from_nanos(written)))

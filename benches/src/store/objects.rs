@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use store::etcd::proto::etcdserverpb::RangeRequest;
 use store::{Embedded, Options, Store as _};
@@ -15,7 +15,7 @@ use super::{
     client::{Client, PREFIX, TOGETHER, all, key},
     ours, peer,
 };
-use crate::report::{Report, milliseconds};
+use crate::report::{Report, median, milliseconds};
 
 const OBJECTS: usize = 100_000;
 const VALUE_BYTES: usize = 2048;
@@ -90,11 +90,6 @@ async fn list(client: &mut Client) -> Result<Duration> {
     let took = begun.elapsed();
     ensure!(found.kvs.len() == LISTED && found.count == OBJECTS as i64 && found.more);
     Ok(took)
-}
-
-fn median(mut times: Vec<Duration>) -> Result<Duration> {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().context("nothing was measured")
 }
 
 fn memory(report: &mut Report, what: &str, ours: u64, peer: u64, stored: u64, bar: Option<f64>) {

@@ -8,7 +8,7 @@ mod watches;
 
 use std::{collections::VecDeque, pin::Pin, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture, stream, stream::BoxStream};
+use futures::{FutureExt, stream, stream::BoxStream};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Request, Response, Status, Streaming};
@@ -122,7 +122,7 @@ impl Session {
                 },
                 (id, news) = self.watches.next() => self.tell(id, news).await?,
                 () = &mut self.drained => return Err(status::stopped()),
-                () = at(too_late), if too_late.is_some() => self.progress = None,
+                () = sleep_until(too_late.unwrap_or_else(Instant::now)), if too_late.is_some() => self.progress = None,
                 _ = self.notices.tick(), if self.watches.notified => {
                     self.answers.extend(self.watches.notices());
                 }
@@ -218,11 +218,6 @@ impl Session {
             Some(error) => Err(error.into()),
         }
     }
-}
-
-/// Never, if there is no such moment.
-fn at(moment: Option<Instant>) -> BoxFuture<'static, ()> {
-    moment.map_or_else(|| futures::future::pending().boxed(), |moment| sleep_until(moment).boxed())
 }
 
 /// The last word to a watcher whose history is gone. As in etcd it tells neither a revision nor a reason beside the oldest.
