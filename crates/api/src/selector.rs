@@ -100,7 +100,12 @@ impl Selector {
     }
 
     pub fn matches(&self, labels: &Labels) -> bool {
-        !self.nothing && self.requirements.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
+        self.matches_by(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// `label` answers a label's value.
+    pub fn matches_by<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        !self.nothing && self.requirements.iter().all(|r| r.matches(label(&r.key)))
     }
 }
 

@@ -4,6 +4,7 @@ mod cache;
 pub(crate) mod claims;
 mod feed;
 mod stored;
+mod texts;
 mod writes;
 
 pub(crate) use cache::{Cache, Position, Snapshot, WatchError};

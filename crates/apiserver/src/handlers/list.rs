@@ -58,7 +58,7 @@ impl Selection {
 
     pub(super) fn matches(&self, stored: &Stored) -> bool {
         stored.key.starts_with(&self.prefix)
-            && self.labels.matches(&stored.labels)
+            && self.labels.matches_by(|key| stored.label(key))
             && self.fields.matches(|field| stored.field(field))
     }
 

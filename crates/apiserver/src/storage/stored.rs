@@ -1,6 +1,5 @@
 //! An object at rest: its canonical bytes, with what selectors ask for read out once.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use api::Object;
@@ -12,6 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::texts::Texts;
+
 const METADATA: &[u8] = b"\"metadata\":{";
 
 /// One revision of one object. Immutable, shared by the cache, the event ring and every watcher.
@@ -20,9 +21,11 @@ pub(crate) struct Stored {
     /// `namespace/name`, or `name`: the store's key below the resource's prefix.
     pub key: Arc<str>,
     pub revision: i64,
-    pub labels: Labels,
-    /// Selectable fields beyond name and namespace; absent ones read as empty.
-    pub fields: BTreeMap<&'static str, String>,
+    /// Keys and values in turn.
+    labels: Texts,
+    /// The paths of the selectable fields beyond name and namespace, and their values; absent ones are empty.
+    selectable: &'static [&'static str],
+    fields: Texts,
     bytes: Bytes,
     /// The protobuf message, once somebody asked for it.
     message: OnceLock<Bytes>,
@@ -59,9 +62,14 @@ impl Stored {
             let object: Object = serde_json::from_slice(&bytes)?;
             return Self::read(key, revision, api::object::canonical(&object).into(), selectable);
         }
-        let labels = meta.labels.unwrap_or_default();
-        let fields = if selectable.is_empty() { BTreeMap::new() } else { fields(&bytes, selectable)? };
-        Ok(Self { key: key.into(), revision, labels, fields, bytes, message: OnceLock::new(), metadata_at })
+        let labels = Texts::new(meta.labels.iter().flatten().flat_map(|(key, value)| [key, value]));
+        let fields = if selectable.is_empty() { Texts::default() } else { fields(&bytes, selectable)? };
+        Ok(Self { key: key.into(), revision, labels, selectable, fields, bytes, message: OnceLock::new(), metadata_at })
+    }
+
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        let at = self.labels.iter().step_by(2).position(|known| known == key)?;
+        Some(self.labels.get(2 * at + 1))
     }
 
     pub(crate) fn namespace(&self) -> &str {
@@ -77,7 +85,7 @@ impl Stored {
         match path {
             "metadata.name" => self.name(),
             "metadata.namespace" => self.namespace(),
-            other => self.fields.get(other).map(String::as_str).unwrap_or_default(),
+            other => self.selectable.iter().position(|known| *known == other).map_or("", |at| self.fields.get(at)),
         }
     }
 
@@ -124,10 +132,9 @@ impl Stored {
     }
 }
 
-fn fields(bytes: &[u8], selectable: &[&'static str]) -> Result<BTreeMap<&'static str, String>, serde_json::Error> {
+fn fields(bytes: &[u8], selectable: &[&str]) -> Result<Texts, serde_json::Error> {
     let object: Object = serde_json::from_slice(bytes)?;
-    let found = selectable.iter().filter_map(|path| Some((*path, field(&object, path)?)));
-    Ok(found.collect())
+    Ok(Texts::new(selectable.iter().map(|path| field(&object, path).unwrap_or_default())))
 }
 
 /// What a selector compares: zeros count where upstream keeps a number or a truth value, and some names are not paths.

@@ -204,7 +204,7 @@ fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiErr
     let slices = server.registry.find("discovery.k8s.io", "v1", "endpointslices").and_then(|s| s.cache.as_ref());
     let snapshot = slices.ok_or_else(none)?.snapshot();
     for stored in snapshot.objects.values() {
-        let of_service = stored.labels.get("kubernetes.io/service-name").is_some_and(|label| label == name);
+        let of_service = stored.label("kubernetes.io/service-name") == Some(name);
         if stored.namespace() != info.namespace || !of_service {
             continue;
         }
