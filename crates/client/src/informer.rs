@@ -6,21 +6,16 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt;
-use kube::runtime::watcher;
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use crate::follow::{Event, Target, follow};
 use crate::store::{IndexFn, Store};
 use crate::{Change, Drain, Key};
-
-/// The first retry after a failed list or watch, doubled up to [`RETRY_MAX`] until the server answers again.
-const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// An object type that can be listed and watched.
 pub trait Object:
@@ -76,19 +71,12 @@ impl Informers {
         let (synced, seen) = watch::channel(false);
         let shared = Shared { store: RwLock::default(), handlers: Mutex::default(), synced: seen.clone() };
         let informer = Informer { shared: Arc::new(shared) };
-        let config = watcher::Config {
-            label_selector: (!labels.is_empty()).then(|| labels.to_owned()),
-            field_selector: (!fields.is_empty()).then(|| fields.to_owned()),
-            ..Default::default()
-        };
-        let reflector = Reflector {
-            client: self.client.clone(),
-            config,
-            shared: informer.shared.clone(),
-            synced,
-            listed: Vec::new(),
-        };
-        tokio::spawn(self.drain.clone().run_until_cancelled_owned(reflector.run()));
+        let path = K::url_path(&(), None);
+        let target = Target { path, labels: labels.to_owned(), fields: fields.to_owned(), metadata_only: false };
+        let mut reflector = Reflector { shared: informer.shared.clone(), synced, listed: Vec::new() };
+        let client = self.client.clone();
+        let following = async move { follow(&client, &target, &mut |event| reflector.handle(event)).await };
+        tokio::spawn(self.drain.clone().run_until_cancelled_owned(following));
         running.insert(selected, Running { informer: Box::new(informer.clone()), synced: seen });
         informer
     }
@@ -179,8 +167,6 @@ impl<K: Object> Shared<K> {
 
 /// Keeps one cache equal to the server's state.
 struct Reflector<K> {
-    client: kube::Client,
-    config: watcher::Config,
     shared: Arc<Shared<K>>,
     synced: watch::Sender<bool>,
     /// What the list in progress has given so far.
@@ -188,63 +174,43 @@ struct Reflector<K> {
 }
 
 impl<K: Object> Reflector<K> {
-    async fn run(mut self) {
-        let mut retry = RETRY_MIN;
-        loop {
-            let api = kube::Api::<K>::all(self.client.clone());
-            let mut events = watcher::watcher(api, self.config.clone()).boxed();
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(event) => {
-                        // A list that only began says nothing about the server's health.
-                        if !matches!(event, watcher::Event::Init) {
-                            retry = RETRY_MIN;
-                        }
-                        self.handle(event);
-                    }
-                    Err(error) => {
-                        let expired = is_expired(&error);
-                        tracing::debug!(kind = %K::kind(&()), %error, "list and watch interrupted");
-                        tokio::time::sleep(retry).await;
-                        retry = (retry * 2).min(RETRY_MAX);
-                        if expired {
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    fn handle(&mut self, event: watcher::Event<K>) {
-        match event.modify(forget_managed_fields) {
-            watcher::Event::Init => self.listed.clear(),
-            watcher::Event::InitApply(object) => self.listed.push(object),
-            watcher::Event::InitDone => {
+    fn handle(&mut self, event: Event<&str>) -> ControlFlow<()> {
+        match event {
+            Event::Begin => self.listed.clear(),
+            Event::Listed(object) => self.listed.extend(read(object)),
+            Event::End => {
                 let listed = std::mem::take(&mut self.listed);
                 self.shared.change(|store| store.replace(listed));
                 self.synced.send_replace(true);
             }
-            watcher::Event::Apply(object) => self.shared.change(|store| store.apply(object)),
-            watcher::Event::Delete(object) => self.shared.change(|store| store.delete(object)),
+            Event::Applied(object) => {
+                self.shared.change(|store| read(object).map_or_else(Vec::new, |o| store.apply(o)))
+            }
+            Event::Deleted(object) => {
+                self.shared.change(|store| read(object).map_or_else(Vec::new, |o| store.delete(o)))
+            }
         }
+        ControlFlow::Continue(())
     }
 }
 
-/// Often half of an object, and read by no component; an update without them leaves the server's as they are.
-fn forget_managed_fields<K: kube::Resource>(object: &mut K) {
+/// Without managed fields: often half of an object, and read by no component; an update without them leaves the server's as they are.
+/// An object that is not of its type hides only itself.
+fn read<K: Object>(object: &str) -> Option<K> {
+    let read = serde_json::from_str(object).inspect_err(|error| {
+        tracing::error!(kind = %K::kind(&()), %error, object, "an object that cannot be read");
+    });
+    let mut object: K = read.ok()?;
     object.meta_mut().managed_fields = None;
-}
-
-/// A server may refuse an old resource version before the stream begins; kube's watcher relists only for one inside it.
-fn is_expired(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+    Some(object)
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use tokio::sync::mpsc;
+
+    use std::time::Duration;
 
     use super::*;
     use crate::fake_api::FakeApi;
@@ -274,7 +240,7 @@ mod tests {
         informers.synced().await;
         let mut early = subscribe(&informer);
         assert_eq!(early.recv().await.unwrap(), "+a=1");
-        while api.requests("GET /api/v1/configmaps?&watch=true") == 0 {
+        while api.requests("GET /api/v1/configmaps?watch=true") == 0 {
             tokio::task::yield_now().await;
         }
         api.put("a", "2");

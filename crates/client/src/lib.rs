@@ -3,6 +3,7 @@
 //! Everything here is driven by events: nothing wakes up while nothing changes, except lease renewal.
 
 mod correlator;
+mod follow;
 mod informer;
 mod key;
 mod leader;
@@ -15,6 +16,7 @@ mod work_queue;
 #[cfg(test)]
 mod fake_api;
 
+pub use follow::{Event, Follower, Target, follow};
 pub use informer::{Informer, Informers, Object};
 pub use key::Key;
 pub use leader::{Leadership, lead};

@@ -4,15 +4,13 @@
 //! refer to the object, so volumes follow it and a pod that waited for it starts at once.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Key;
-use futures::StreamExt;
+use client::{Event, Key, Target};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -104,6 +102,11 @@ fn references(pod: &Pod) -> (Vec<String>, Vec<String>) {
     (config_maps, secrets)
 }
 
+fn read<K: client::Object>(object: &str) -> Option<Arc<K>> {
+    let read = serde_json::from_str(object).map(Arc::new);
+    read.inspect_err(|error| tracing::error!(kind = %K::kind(&()), %error, "an object that cannot be read")).ok()
+}
+
 /// `None` until the first answer; then the object, or that there is none.
 type State<K> = Option<Option<Arc<K>>>;
 
@@ -152,35 +155,32 @@ where
 
     fn watch(&self, key: Key) -> Entry<K> {
         let (tell, state) = watch::channel(None);
-        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
-        let entries = self.entries.clone();
+        let path = K::url_path(&(), Some(&key.namespace));
+        let target = Target { path, fields: format!("metadata.name={}", key.name), ..Target::default() };
+        let (client, entries) = (self.client.clone(), self.entries.clone());
         let follow = async move {
             let mut listed = None;
-            let mut events = watcher(api, config).default_backoff().boxed();
-            while let Some(event) = events.next().await {
+            let on = &mut |event: Event<&str>| {
                 let now = match event {
-                    Ok(watcher::Event::Init) => {
+                    Event::Begin => {
                         listed = None;
-                        continue;
+                        return ControlFlow::Continue(());
                     }
-                    Ok(watcher::Event::InitApply(object)) => {
-                        listed = Some(Arc::new(object));
-                        continue;
+                    Event::Listed(object) => {
+                        listed = read(object);
+                        return ControlFlow::Continue(());
                     }
-                    Ok(watcher::Event::InitDone) => listed.take(),
-                    Ok(watcher::Event::Apply(object)) => Some(Arc::new(object)),
-                    Ok(watcher::Event::Delete(_)) => None,
-                    Err(error) => {
-                        tracing::debug!(object = %key, %error, "watch of a referenced object interrupted");
-                        continue;
-                    }
+                    Event::End => listed.take(),
+                    Event::Applied(object) => read(object),
+                    Event::Deleted(_) => None,
                 };
                 tell.send_replace(Some(now));
                 let users: Vec<Wake> =
                     entries.lock().get(&key).map(|entry| entry.users.values().cloned().collect()).unwrap_or_default();
                 users.iter().for_each(|wake| wake());
-            }
+                ControlFlow::Continue(())
+            };
+            client::follow(&client, &target, on).await;
         };
         Entry { state, users: HashMap::new(), _watch: AbortOnDropHandle::new(tokio::spawn(follow)) }
     }

@@ -1,12 +1,13 @@
 //! When a cluster is up: its node is ready and names are answered.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use client::{Event, Target};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::wait::await_condition;
-use kube::{Api, Client};
+use kube::Client;
 
 use crate::cluster::{DNS_IP, DOMAIN};
 use crate::progress::Progress;
@@ -17,17 +18,18 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Waits for the node, and for names to be answered.
 pub(super) async fn cluster(client: Client, node: &str, progress: &Progress) -> Result<()> {
     let begun = Instant::now();
-    let ready = await_condition(Api::<Node>::all(client.clone()), node, |node: Option<&Node>| {
-        let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
+    let target = Target { path: "/api/v1/nodes".into(), fields: format!("metadata.name={node}"), ..Target::default() };
+    let ready = seen(&client, &target, |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
     });
     tokio::time::timeout(READY_TIMEOUT, ready)
         .await
-        .context("the node is not ready after a minute; `ferry up --v 4` tells why")??;
+        .context("the node is not ready after a minute; `ferry up --v 4` tells why")?;
     progress.done("node", begun.elapsed(), node);
     let begun = Instant::now();
     let answering = async {
-        dns_ready(client).await?;
+        dns_ready(&client).await;
         dns_answers().await
     };
     let hint = "cluster DNS does not answer after a minute; see `kubectl -n kube-system describe pods`";
@@ -36,19 +38,27 @@ pub(super) async fn cluster(client: Client, node: &str, progress: &Progress) -> 
     Ok(())
 }
 
-async fn dns_ready(client: Client) -> Result<()> {
-    use futures::TryStreamExt as _;
-    use kube::runtime::{WatchStreamExt as _, watcher};
-    let slices: Api<EndpointSlice> = Api::namespaced(client, "kube-system");
-    let config = watcher::Config::default().labels("kubernetes.io/service-name=kube-dns");
-    let mut changes = std::pin::pin!(watcher(slices, config).applied_objects());
-    while let Some(slice) = changes.try_next().await? {
+async fn dns_ready(client: &Client) {
+    let path = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices".into();
+    let target = Target { path, labels: "kubernetes.io/service-name=kube-dns".into(), ..Target::default() };
+    let ready = |slice: &EndpointSlice| {
         let mut endpoints = slice.endpoints.iter().flatten();
-        if endpoints.any(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true))) {
-            return Ok(());
+        endpoints.any(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true)))
+    };
+    seen(client, &target, ready).await;
+}
+
+/// Waits for an object that is as wanted.
+async fn seen<K: client::Object>(client: &Client, target: &Target, wanted: impl Fn(&K) -> bool + Sync) {
+    let on = &mut |event: Event<&str>| match event {
+        Event::Listed(text) | Event::Applied(text)
+            if serde_json::from_str(text).is_ok_and(|object| wanted(&object)) =>
+        {
+            ControlFlow::Break(())
         }
-    }
-    anyhow::bail!("the watch for cluster DNS ended")
+        _ => ControlFlow::Continue(()),
+    };
+    client::follow(client, target, on).await;
 }
 
 /// Asks for a name every cluster has, through the service's address, until there is an answer. The endpoint alone may be
