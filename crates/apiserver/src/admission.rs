@@ -11,6 +11,7 @@ use std::sync::Arc;
 use api::{ApiError, Object};
 use serde_json::json;
 
+use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
 
@@ -28,6 +29,10 @@ pub(crate) struct Attributes<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
     pub(crate) subresource: &'a str,
+    /// The request it comes from; `None` for what the server does on its own.
+    pub(crate) context: Option<&'a Context>,
+    /// The object as it is, where there is one.
+    pub(crate) old: Option<&'a Object>,
 }
 
 impl Attributes<'_> {
@@ -36,7 +41,7 @@ impl Attributes<'_> {
         self.served.info.group == group && self.served.info.plural == plural && self.subresource.is_empty()
     }
 
-    fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
+    pub(crate) fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
         ApiError::forbidden(self.served.group_resource(), self.name, why)
     }
 }

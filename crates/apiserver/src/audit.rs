@@ -81,8 +81,7 @@ impl ApiServer {
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         // Impersonation must show who it really was.
-        let real = auth::real_user(self, &request)?;
-        let Some(mut event) = audit.begin(context, &request, Some(&real)) else {
+        let Some(mut event) = audit.begin(context, &request, Some(&context.real_user)) else {
             return self.perform(context, request).await;
         };
         let long_running = context.info.is_long_running();
@@ -138,7 +137,7 @@ impl ApiServer {
         context: &mut Context,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        context.decision = Some(auth::authorize(self, &context.user, &context.info)?);
+        auth::authorize_request(self, context).await?;
         let names_itself = context.info.verb == "create" && context.info.name.is_empty();
         if !context.info.is_long_running() && (event.level() >= Level::Request || names_itself) {
             let (parts, body) = request.into_parts();

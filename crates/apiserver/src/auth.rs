@@ -1,35 +1,80 @@
 //! Who a request is from, and whether they may.
 
 pub(crate) mod discovery;
+pub(crate) mod escalation;
 mod impersonation;
 pub(crate) mod rbac;
+pub(crate) mod rule;
 pub(crate) mod tokens;
 pub(crate) mod x509;
 
-use ::http::{Request, header};
+use ::http::{Extensions, HeaderMap, header};
 use api::{ApiError, GroupResource, UserInfo};
 
-use crate::http::Body;
+pub(crate) use self::impersonation::impersonate;
+use crate::pipeline::Context;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
+
+/// What somebody wants to do: all that authorizers decide on beside who it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Access<'a> {
+    pub(crate) is_resource: bool,
+    pub(crate) verb: &'a str,
+    pub(crate) group: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) subresource: &'a str,
+    pub(crate) name: &'a str,
+    /// Of what is no resource.
+    pub(crate) path: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allow,
+    /// No authorizer further down the chain is asked.
+    Deny,
+    NoOpinion,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: String,
+}
+
+impl Decision {
+    pub(crate) fn allow(reason: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Allow, reason: reason.into() }
+    }
+
+    pub(crate) fn no_opinion(reason: impl Into<String>) -> Self {
+        Self { verdict: Verdict::NoOpinion, reason: reason.into() }
+    }
+
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.verdict == Verdict::Allow
+    }
+}
 
 /// The client's certificate, as the TLS layer verified it; put into the extensions by the listener.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCertificate(pub(crate) UserInfo);
 
-/// The user a request is carried out as: the one it proves to be, or one that user may act as.
-pub(crate) fn authenticate(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
-    impersonation::apply(server, real_user(server, request)?, request.headers())
-}
-
-pub(crate) fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<UserInfo, ApiError> {
-    if let Some(user) = request.extensions().get::<UserInfo>() {
+/// Whom a request proves to be from.
+pub(crate) async fn authenticate(
+    server: &ApiServer,
+    known: &Extensions,
+    headers: &HeaderMap,
+) -> Result<UserInfo, ApiError> {
+    if let Some(user) = known.get::<UserInfo>() {
         return Ok(user.clone());
     }
-    if let Some(ClientCertificate(user)) = request.extensions().get::<ClientCertificate>() {
+    if let Some(ClientCertificate(user)) = known.get::<ClientCertificate>() {
         return Ok(user.clone());
     }
-    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if let Some(token) = bearer.and_then(|text| text.strip_prefix("Bearer ")) {
         let audiences = [server.config.service_account_issuer.clone()];
         let (user, _) = tokens::authenticate(server, token.trim(), &audiences).map_err(|error| {
@@ -45,27 +90,53 @@ pub(crate) fn real_user(server: &ApiServer, request: &Request<Body>) -> Result<U
     })
 }
 
+/// Asks each authorizer in turn, until one knows.
+pub(crate) async fn decide(server: &ApiServer, user: &UserInfo, access: &Access<'_>) -> Decision {
+    // Those no policy can lock out.
+    if user.in_group("system:masters") {
+        return Decision::allow("");
+    }
+    server.rbac.decide(user, access)
+}
+
+/// Whether the request as a whole may be performed; says why.
+pub(crate) async fn authorize_request(server: &ApiServer, context: &mut Context) -> Result<(), ApiError> {
+    if let Some(refused) = context.refused.take() {
+        return Err(refused);
+    }
+    context.decision = Some(authorize(server, &context.user, &context.info).await?);
+    Ok(())
+}
+
 /// Says why they may.
-pub(crate) fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo) -> Result<String, ApiError> {
-    let decision = server.rbac.decide(user, info);
-    if decision.allowed {
-        return Ok(decision.reason);
-    }
-    let name = &user.name;
-    if !info.is_resource {
-        let why = format!("User \"{name}\" cannot {} path \"{}\"", info.verb, info.path);
-        return Err(ApiError::forbidden(GroupResource { group: "", resource: "" }, "", why));
-    }
-    let resource = match info.subresource.as_str() {
-        "" => info.resource.clone(),
-        sub => format!("{}/{sub}", info.resource),
-    };
-    let place = if info.namespace.is_empty() {
-        " at the cluster scope".to_owned()
+pub(crate) async fn authorize(server: &ApiServer, user: &UserInfo, info: &RequestInfo) -> Result<String, ApiError> {
+    check(server, user, &info.access()).await
+}
+
+async fn check(server: &ApiServer, user: &UserInfo, access: &Access<'_>) -> Result<String, ApiError> {
+    let decision = decide(server, user, access).await;
+    if decision.is_allowed() { Ok(decision.reason) } else { Err(forbidden(user, access, &decision.reason)) }
+}
+
+fn forbidden(user: &UserInfo, access: &Access<'_>, reason: &str) -> ApiError {
+    let (name, verb) = (&user.name, access.verb);
+    let mut why = if access.is_resource {
+        let resource = match access.subresource {
+            "" => access.resource.to_owned(),
+            sub => format!("{}/{sub}", access.resource),
+        };
+        let place = match access.namespace {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace {namespace:?}"),
+        };
+        format!("User {name:?} cannot {verb} resource {resource:?} in API group {:?} {place}", access.group)
     } else {
-        format!(" in the namespace \"{}\"", info.namespace)
+        format!("User {name:?} cannot {verb} path {:?}", access.path)
     };
-    let why =
-        format!("User \"{name}\" cannot {} resource \"{resource}\" in API group \"{}\"{place}", info.verb, info.group);
-    Err(ApiError::forbidden(GroupResource { group: &info.group, resource: &info.resource }, &info.name, why))
+    // What a client chose must not become markup in somebody's browser.
+    why = why.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    if !reason.is_empty() {
+        why = format!("{why}: {reason}");
+    }
+    ApiError::forbidden(GroupResource { group: access.group, resource: access.resource }, access.name, why)
 }

@@ -12,7 +12,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use crate::field_manager::Tracking;
-use crate::handlers::Writer;
+use crate::handlers::{DeleteOptions, Writer};
 use crate::server::ApiServer;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -77,8 +77,14 @@ pub(crate) async fn ensure(
     object: Value,
 ) -> Result<(), ApiError> {
     let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let writer =
-        Writer { server, served, subresource: "", dry_run: false, tracking: Tracking::Update("kube-apiserver") };
+    let writer = Writer {
+        server,
+        served,
+        context: None,
+        subresource: "",
+        dry_run: false,
+        tracking: Tracking::Update("kube-apiserver"),
+    };
     let Value::Object(mut object) = object else { return Ok(()) };
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());
@@ -98,6 +104,10 @@ pub(crate) async fn ensure(
             };
             let writer = Writer { subresource: "status", ..writer };
             writer.update(namespace, &name, with_status).await.map(|_| ())
+        }
+        Some(known) if group == "rbac.authorization.k8s.io" && policy::is_of_another_role(&known.decode(), &object) => {
+            writer.delete(namespace, &name, &DeleteOptions::default()).await?;
+            writer.create(namespace, object).await.map(|_| ())
         }
         Some(_) if group == "rbac.authorization.k8s.io" => {
             let change = |current: &Object| Ok(policy::reconciled(current, &object));

@@ -27,6 +27,10 @@ pub(crate) struct Context {
     pub(crate) user: UserInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// Who sent it, whomever they act as.
+    pub(crate) real_user: UserInfo,
+    /// They may not act as they want to.
+    pub(crate) refused: Option<ApiError>,
     /// Why it was allowed, once it was.
     pub(crate) decision: Option<String>,
     /// The path leads to something; only then is it worth a metric of its own.
@@ -41,6 +45,8 @@ impl Context {
             user,
             query,
             headers,
+            real_user: UserInfo::default(),
+            refused: None,
             decision: None,
             is_served: AtomicBool::new(false),
             warnings: Mutex::default(),
@@ -115,9 +121,13 @@ impl ApiServer {
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         let audit = self.config.audit.as_ref();
-        match (auth::authenticate(self, &request), audit) {
+        match (auth::authenticate(self, request.extensions(), request.headers()).await, audit) {
             (Ok(user), audit) => {
-                context.user = user;
+                match auth::impersonate(self, &user, &context.headers).await {
+                    Ok(acting) => context.user = acting,
+                    Err(refused) => (context.user, context.refused) = (user.clone(), Some(refused)),
+                }
+                context.real_user = user;
                 match audit {
                     Some(audit) => self.perform_audited(audit, context, request).await,
                     None => self.perform(context, request).await,
@@ -138,7 +148,7 @@ impl ApiServer {
         context: &mut Context,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        context.decision = Some(auth::authorize(self, &context.user, &context.info)?);
+        auth::authorize_request(self, context).await?;
         self.allowed(context, request).await
     }
 

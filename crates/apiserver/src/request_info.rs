@@ -2,6 +2,8 @@
 
 use http::Method;
 
+use crate::auth::Access;
+
 /// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestInfo {
@@ -22,6 +24,19 @@ impl RequestInfo {
     /// Watches and streams last as long as both sides want.
     pub(crate) fn is_long_running(&self) -> bool {
         self.verb == "watch" || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+    }
+
+    pub(crate) fn access(&self) -> Access<'_> {
+        Access {
+            is_resource: self.is_resource,
+            verb: self.verb,
+            group: &self.group,
+            namespace: &self.namespace,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            name: &self.name,
+            path: &self.path,
+        }
     }
 
     /// `name_selected` is the name that a list or watch is restricted to by `metadata.name=…`; `watch` the query flag.

@@ -3,12 +3,14 @@
 mod cache;
 pub(crate) mod claims;
 mod feed;
+mod follow;
 mod stored;
 mod texts;
 mod writes;
 
 pub(crate) use cache::{Cache, Position, Snapshot, WatchError};
 pub(crate) use feed::Feed;
+pub(crate) use follow::{Follower, Step};
 pub(crate) use stored::{Change, EventType, Stored, frame};
 pub(crate) use writes::{Beside, Precondition, WriteError};
 

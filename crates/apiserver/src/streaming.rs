@@ -32,7 +32,7 @@ pub(crate) async fn answer(
     if matches!(context.info.subresource.as_str(), "exec" | "attach" | "portforward") {
         // A WebSocket begins with a GET; running something in a pod is still not reading.
         let wanted = RequestInfo { verb: "create", ..context.info.clone() };
-        auth::authorize(server, &context.user, &wanted)?;
+        auth::authorize(server, &context.user, &wanted).await?;
     }
     server.feed.current().await.map_err(crate::server::store_error)?;
     let target = target::of(server, context)?;

@@ -1,262 +1,328 @@
-//! Role-based access control, decided on an index that is rebuilt when a role or binding changes.
+//! Role-based access control, decided on an index by subject and namespace that follows the roles and bindings.
+//!
+//! A decision looks only at what the asking user and its groups hold, here or everywhere: its cost does not grow with the
+//! number of bindings others have.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::UserInfo;
-use arc_swap::ArcSwap;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use api::{Object, ObjectExt as _, UserInfo};
+use parking_lot::RwLock;
 
+use super::rule::{Rule, rules_of};
+use super::{Access, Decision};
 use crate::registry::Registry;
-use crate::request_info::RequestInfo;
-use crate::storage::Cache;
+use crate::storage::{Follower, Step, Stored};
 
-const GROUP: &str = "rbac.authorization.k8s.io";
+pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 
-pub(crate) struct Decision {
-    pub(crate) allowed: bool,
-    pub(crate) reason: String,
+pub(crate) struct Rbac {
+    state: RwLock<State>,
 }
 
-/// A policy rule as upstream writes it.
-#[derive(Debug, Default)]
-pub(crate) struct Rule {
-    pub(crate) verbs: Vec<String>,
-    pub(crate) api_groups: Vec<String>,
-    pub(crate) resources: Vec<String>,
-    pub(crate) resource_names: Vec<String>,
-    pub(crate) non_resource_urls: Vec<String>,
+struct State {
+    followers: Vec<(Source, Follower)>,
+    index: Index,
 }
 
-/// Which rules each subject has: in one namespace, or everywhere (namespace empty).
+/// One of the four resources.
+#[derive(Clone, Copy)]
+struct Source {
+    is_role: bool,
+    namespaced: bool,
+}
+
+/// Names of cluster-wide objects have no slash, those of namespaced ones always have one: the keys never meet.
 #[derive(Default)]
 struct Index {
-    revisions: [i64; 4],
-    by_subject: HashMap<String, Vec<Grant>>,
+    roles: HashMap<String, Arc<Vec<Rule>>>,
+    bindings: HashMap<String, Arc<Binding>>,
+    users: HashMap<String, Held>,
+    groups: HashMap<String, Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    everywhere: Vec<Grant>,
+    by_namespace: HashMap<String, Vec<Grant>>,
 }
 
 #[derive(Clone)]
 struct Grant {
-    namespace: String,
-    binding: Arc<str>,
-    rules: Arc<Vec<Rule>>,
+    binding: Arc<Binding>,
+    /// `Group "dev"`
+    subject: Arc<str>,
 }
 
-pub(crate) struct Rbac {
-    /// Cluster roles, cluster role bindings, roles, role bindings.
-    caches: [Option<Arc<Cache>>; 4],
-    index: ArcSwap<Index>,
+struct Binding {
+    namespace: String,
+    name: String,
+    role_kind: String,
+    role_name: String,
+    /// The role's key.
+    role: String,
+    subjects: Vec<Subject>,
+}
+
+struct Subject {
+    is_group: bool,
+    name: String,
+    told: Arc<str>,
 }
 
 impl Rbac {
     pub(crate) fn new(registry: &Registry) -> Self {
-        let cache = |plural: &str| registry.find(GROUP, "v1", plural).and_then(|served| served.cache.clone());
-        let caches = [cache("clusterroles"), cache("clusterrolebindings"), cache("roles"), cache("rolebindings")];
-        Self { caches, index: ArcSwap::default() }
+        let follower = |(plural, is_role, namespaced): (&str, bool, bool)| {
+            let cache = registry.find(GROUP, "v1", plural)?.cache.clone()?;
+            Some((Source { is_role, namespaced }, Follower::new(cache)))
+        };
+        let sources = [
+            ("clusterroles", true, false),
+            ("roles", true, true),
+            ("clusterrolebindings", false, false),
+            ("rolebindings", false, true),
+        ];
+        let followers = sources.into_iter().filter_map(follower).collect();
+        Self { state: RwLock::new(State { followers, index: Index::default() }) }
     }
 
-    pub(crate) fn decide(&self, user: &UserInfo, info: &RequestInfo) -> Decision {
-        if user.in_group("system:masters") {
-            return Decision { allowed: true, reason: String::new() };
-        }
-        let index = self.current();
-        for subject in subjects_of(user) {
-            for grant in index.by_subject.get(&subject).into_iter().flatten() {
-                let in_place = grant.namespace.is_empty() || (info.is_resource && grant.namespace == info.namespace);
-                if in_place && grant.rules.iter().any(|rule| rule.allows(info)) {
-                    let reason = format!("RBAC: allowed by {}", grant.binding);
-                    return Decision { allowed: true, reason };
+    pub(crate) fn decide(&self, user: &UserInfo, access: &Access<'_>) -> Decision {
+        self.with(|index| {
+            let mut missing = Vec::new();
+            for grant in index.grants(user, access.namespace) {
+                match index.roles.get(&grant.binding.role) {
+                    Some(rules) if rules.iter().any(|rule| rule.allows(access)) => {
+                        return Decision::allow(format!("RBAC: allowed by {grant}"));
+                    }
+                    Some(_) => (),
+                    None => missing.push(grant.binding.missing_role()),
                 }
             }
-        }
-        Decision { allowed: false, reason: String::new() }
+            missing.dedup();
+            match missing.as_slice() {
+                [] => Decision::no_opinion(""),
+                [one] => Decision::no_opinion(format!("RBAC: {one}")),
+                more => Decision::no_opinion(format!("RBAC: [{}]", more.join(", "))),
+            }
+        })
     }
 
+    /// All rules a user has in a namespace; an empty one asks for what holds everywhere.
     pub(crate) fn rules_for(&self, user: &UserInfo, namespace: &str) -> Vec<Rule> {
-        let index = self.current();
-        let mut rules = Vec::new();
-        if user.in_group("system:masters") {
-            let all = || vec!["*".to_owned()];
-            rules.push(Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() });
-            rules.push(Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() });
-        }
-        for grant in subjects_of(user).iter().filter_map(|subject| index.by_subject.get(subject)).flatten() {
-            if grant.namespace.is_empty() || grant.namespace == namespace {
-                rules.extend(grant.rules.iter().map(Rule::duplicate));
+        self.with(|index| {
+            let rules = index.grants(user, namespace).filter_map(|grant| index.roles.get(&grant.binding.role));
+            rules.flat_map(|rules| rules.iter().cloned()).collect()
+        })
+    }
+
+    /// What the role of this key allows; `None` if there is none.
+    pub(crate) fn role(&self, key: &str) -> Option<Arc<Vec<Rule>>> {
+        self.with(|index| index.roles.get(key).cloned())
+    }
+
+    /// Asks the index, once it has seen all that the caches have.
+    fn with<T>(&self, ask: impl FnOnce(&Index) -> T) -> T {
+        {
+            let state = self.state.read();
+            if state.followers.iter().all(|(_, follower)| follower.is_current()) {
+                return ask(&state.index);
             }
         }
-        rules
-    }
-
-    /// The index for the objects as they are; four revisions say whether it is still current.
-    fn current(&self) -> Arc<Index> {
-        let revisions = self.caches.each_ref().map(|c| c.as_ref().map_or(0, |c| c.snapshot().revision));
-        let index = self.index.load_full();
-        if index.revisions == revisions {
-            return index;
+        let mut state = self.state.write();
+        let State { followers, index } = &mut *state;
+        for (source, follower) in followers {
+            follower.catch_up(|step| match step {
+                Step::Reset(snapshot) => {
+                    index.forget(*source);
+                    snapshot.objects.values().for_each(|stored| index.put(*source, stored));
+                }
+                Step::Changed(change) if change.deleted => index.remove(*source, &change.object.key),
+                Step::Changed(change) => index.put(*source, &change.object),
+            });
         }
-        let index = Arc::new(self.build(revisions));
-        self.index.store(index.clone());
-        index
-    }
-
-    fn build(&self, revisions: [i64; 4]) -> Index {
-        let [cluster_roles, cluster_bindings, roles, bindings] = &self.caches;
-        let mut known: HashMap<(String, String), Arc<Vec<Rule>>> = HashMap::new();
-        for role in read::<ClusterRole>(cluster_roles) {
-            let name = role.metadata.name.unwrap_or_default();
-            known.insert((String::new(), name), Arc::new(convert(role.rules)));
-        }
-        for role in read::<Role>(roles) {
-            let key = (role.metadata.namespace.unwrap_or_default(), role.metadata.name.unwrap_or_default());
-            known.insert(key, Arc::new(convert(role.rules)));
-        }
-        let mut index = Index { revisions, by_subject: HashMap::new() };
-        for binding in read::<ClusterRoleBinding>(cluster_bindings) {
-            let label = format!("ClusterRoleBinding {:?}", binding.metadata.name.unwrap_or_default());
-            index.add("", &label, &binding.role_ref, binding.subjects.unwrap_or_default(), &known);
-        }
-        for binding in read::<RoleBinding>(bindings) {
-            let namespace = binding.metadata.namespace.unwrap_or_default();
-            let label = format!("RoleBinding \"{}/{namespace}\"", binding.metadata.name.unwrap_or_default());
-            index.add(&namespace, &label, &binding.role_ref, binding.subjects.unwrap_or_default(), &known);
-        }
-        index
+        ask(index)
     }
 }
 
 impl Index {
-    fn add(
-        &mut self,
-        namespace: &str,
-        label: &str,
-        role: &RoleRef,
-        subjects: Vec<Subject>,
-        known: &HashMap<(String, String), Arc<Vec<Rule>>>,
-    ) {
-        let place = if role.kind == "Role" { namespace.to_owned() } else { String::new() };
-        let Some(rules) = known.get(&(place, role.name.clone())) else { return };
-        let binding: Arc<str> = format!("{label} of {} {:?}", role.kind, role.name).into();
-        for subject in subjects {
-            let key = match subject.kind.as_str() {
-                "User" => format!("u:{}", subject.name),
-                "Group" => format!("g:{}", subject.name),
-                _ => {
-                    let own = subject.namespace.as_deref().unwrap_or(namespace);
-                    format!("u:system:serviceaccount:{own}:{}", subject.name)
+    /// What a user holds everywhere, then what it holds in the namespace.
+    fn grants<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
+        let held = move || {
+            let groups = user.groups.iter().filter_map(|group| self.groups.get(group));
+            self.users.get(&user.name).into_iter().chain(groups)
+        };
+        let local = held().filter_map(move |held| held.by_namespace.get(namespace)).flatten();
+        held().flat_map(|held| &held.everywhere).chain(local)
+    }
+
+    fn put(&mut self, source: Source, stored: &Stored) {
+        let object = stored.decode();
+        if source.is_role {
+            self.roles.insert(stored.key.to_string(), Arc::new(rules_of(object.get("rules"))));
+            return;
+        }
+        self.remove(source, &stored.key);
+        let binding = Arc::new(Binding::new(&object));
+        for subject in &binding.subjects {
+            let grant = Grant { binding: binding.clone(), subject: subject.told.clone() };
+            let known = if subject.is_group { &mut self.groups } else { &mut self.users };
+            known.entry(subject.name.clone()).or_default().of(&binding.namespace).push(grant);
+        }
+        self.bindings.insert(stored.key.to_string(), binding);
+    }
+
+    fn remove(&mut self, source: Source, key: &str) {
+        if source.is_role {
+            self.roles.remove(key);
+            return;
+        }
+        let Some(binding) = self.bindings.remove(key) else { return };
+        for subject in &binding.subjects {
+            let known = if subject.is_group { &mut self.groups } else { &mut self.users };
+            if let Some(held) = known.get_mut(&subject.name) {
+                held.of(&binding.namespace).retain(|grant| !Arc::ptr_eq(&grant.binding, &binding));
+                held.by_namespace.retain(|_, grants| !grants.is_empty());
+                if held.everywhere.is_empty() && held.by_namespace.is_empty() {
+                    known.remove(&subject.name);
                 }
-            };
-            let grant = Grant { namespace: namespace.to_owned(), binding: binding.clone(), rules: rules.clone() };
-            self.by_subject.entry(key).or_default().push(grant);
+            }
+        }
+    }
+
+    fn forget(&mut self, source: Source) {
+        let keys = if source.is_role {
+            self.roles.keys().cloned().collect::<Vec<_>>()
+        } else {
+            self.bindings.keys().cloned().collect()
+        };
+        keys.iter().filter(|key| key.contains('/') == source.namespaced).for_each(|key| self.remove(source, key));
+    }
+}
+
+impl Held {
+    /// Held in a namespace, or everywhere if it is empty.
+    fn of(&mut self, namespace: &str) -> &mut Vec<Grant> {
+        if namespace.is_empty() {
+            &mut self.everywhere
+        } else {
+            self.by_namespace.entry(namespace.to_owned()).or_default()
         }
     }
 }
 
-fn subjects_of(user: &UserInfo) -> Vec<String> {
-    let groups = user.groups.iter().map(|group| format!("g:{group}"));
-    std::iter::once(format!("u:{}", user.name)).chain(groups).collect()
-}
-
-fn read<T: DeserializeOwned>(cache: &Option<Arc<Cache>>) -> Vec<T> {
-    let snapshot = cache.as_ref().map(|cache| cache.snapshot());
-    let objects = snapshot.iter().flat_map(|snapshot| snapshot.objects.values());
-    objects.filter_map(|stored| serde_json::from_value(Value::Object(stored.decode())).ok()).collect()
-}
-
-fn convert(rules: Option<Vec<PolicyRule>>) -> Vec<Rule> {
-    let rule = |rule: PolicyRule| Rule {
-        verbs: rule.verbs,
-        api_groups: rule.api_groups.unwrap_or_default(),
-        resources: rule.resources.unwrap_or_default(),
-        resource_names: rule.resource_names.unwrap_or_default(),
-        non_resource_urls: rule.non_resource_urls.unwrap_or_default(),
-    };
-    rules.unwrap_or_default().into_iter().map(rule).collect()
-}
-
-fn has(list: &[String], wanted: &str) -> bool {
-    list.iter().any(|item| item == "*" || item == wanted)
-}
-
-impl Rule {
-    fn allows(&self, info: &RequestInfo) -> bool {
-        if !has(&self.verbs, info.verb) {
-            return false;
-        }
-        if !info.is_resource {
-            return self.non_resource_urls.iter().any(|url| match url.strip_suffix('*') {
-                Some(prefix) => info.path.starts_with(prefix),
-                None => *url == info.path,
-            });
-        }
-        let named = self.resource_names.is_empty() || self.resource_names.contains(&info.name);
-        has(&self.api_groups, &info.group) && named && self.covers(&info.resource, &info.subresource)
-    }
-
-    fn covers(&self, resource: &str, subresource: &str) -> bool {
-        self.resources.iter().any(|item| match (item.as_str(), subresource) {
-            ("*", _) => true,
-            (item, "") => item == resource,
-            (item, sub) => match item.split_once('/') {
-                Some(("*", own)) => own == sub,
-                Some((parent, own)) => parent == resource && own == sub,
-                None => false,
-            },
-        })
-    }
-
-    fn duplicate(&self) -> Self {
+impl Binding {
+    fn new(object: &Object) -> Self {
+        let (namespace, name) = (object.namespace(), object.name());
+        let (kind, role) = (object.text(&["roleRef", "kind"]), object.text(&["roleRef", "name"]));
+        let subjects = object.get("subjects").and_then(|list| list.as_array()).into_iter().flatten();
+        let subjects = subjects.filter_map(|subject| Subject::new(subject.as_object()?, namespace));
         Self {
-            verbs: self.verbs.clone(),
-            api_groups: self.api_groups.clone(),
-            resources: self.resources.clone(),
-            resource_names: self.resource_names.clone(),
-            non_resource_urls: self.non_resource_urls.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            role_kind: kind.to_owned(),
+            role_name: role.to_owned(),
+            role: if kind == "Role" { format!("{namespace}/{role}") } else { role.to_owned() },
+            subjects: subjects.collect(),
         }
+    }
+
+    fn missing_role(&self) -> String {
+        format!("{}.{GROUP} {:?} not found", self.role_kind.to_lowercase(), self.role_name)
+    }
+}
+
+impl Subject {
+    fn new(subject: &Object, namespace: &str) -> Option<Self> {
+        let (kind, name) = (subject.text(&["kind"]), subject.text(&["name"]));
+        let plain = |is_group| Self { is_group, name: name.to_owned(), told: format!("{kind} {name:?}").into() };
+        match kind {
+            "User" => Some(plain(false)),
+            "Group" => Some(plain(true)),
+            "ServiceAccount" => {
+                let own = subject.text(&["namespace"]);
+                let own = if own.is_empty() { namespace } else { own };
+                let told = format!("{kind} {:?}", format!("{name}/{own}")).into();
+                let name = format!("system:serviceaccount:{own}:{name}");
+                (!own.is_empty()).then_some(Self { is_group: false, name, told })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `RoleBinding "name/namespace" of Role "r" to User "u"`
+impl std::fmt::Display for Grant {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Binding { namespace, name, role_kind, role_name, .. } = &*self.binding;
+        match namespace.as_str() {
+            "" => write!(out, "ClusterRoleBinding {name:?}")?,
+            namespace => write!(out, "RoleBinding {:?}", format!("{name}/{namespace}"))?,
+        }
+        write!(out, " of {role_kind} {role_name:?} to {}", self.subject)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    #[test]
-    fn rules_allow_what_they_name() {
-        check("get|apps|deployments|", "get apps deployments  web", true);
-        check("get|apps|deployments|", "get apps deployments status web", false);
-        check("get|apps|deployments/status|", "get apps deployments status web", true);
-        check("*|*|*|", "delete  pods  a", true);
-        check("get||pods|a", "get  pods  a", true);
-        check("get||pods|a", "get  pods  b", false);
-        check("update||*/scale|", "update  pods scale a", true);
-        check("list||pods|", "get  pods  a", false);
+    const ROLES: [Source; 2] =
+        [Source { is_role: true, namespaced: false }, Source { is_role: true, namespaced: true }];
+    const BINDINGS: [Source; 2] =
+        [Source { is_role: false, namespaced: false }, Source { is_role: false, namespaced: true }];
+
+    fn stored(key: &str, object: &Value) -> Stored {
+        Stored::read(key, 1, object.to_string().into(), &[]).unwrap()
     }
 
-    #[track_caller]
-    fn check(rule: &str, request: &str, want: bool) {
-        let parts: Vec<Vec<String>> =
-            rule.split('|').map(|p| p.split(',').filter(|s| !s.is_empty()).map(String::from).collect()).collect();
-        let groups = if parts[1].is_empty() { vec![String::new()] } else { parts[1].clone() };
-        let rule = Rule {
-            verbs: parts[0].clone(),
-            api_groups: groups,
-            resources: parts[2].clone(),
-            resource_names: parts[3].clone(),
-            ..Rule::default()
-        };
-        let words: Vec<&str> = request.split(' ').collect();
-        let verbs = ["get", "delete", "update", "list"];
-        let info = RequestInfo {
-            is_resource: true,
-            verb: verbs.into_iter().find(|v| *v == words[0]).unwrap(),
-            group: words[1].into(),
-            resource: words[2].into(),
-            subresource: words[3].into(),
-            name: words[4].into(),
-            ..RequestInfo::default()
-        };
-        assert_eq!(rule.allows(&info), want, "{request}");
+    fn binding(name: &str, namespace: &str, role: (&str, &str), user: &str) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": namespace}, "roleRef": {"kind": role.0, "name": role.1},
+            "subjects": [{"kind": "User", "name": user}],
+        })
+    }
+
+    fn index() -> Index {
+        let mut index = Index::default();
+        let rules = json!({"metadata": {}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
+        index.put(ROLES[0], &stored("reader", &rules));
+        index.put(ROLES[1], &stored("a/local", &rules));
+        index
+    }
+
+    fn user(name: &str) -> UserInfo {
+        UserInfo { name: name.into(), ..UserInfo::default() }
+    }
+
+    /// Five thousand bindings of others are not even looked at, and those of the same user elsewhere neither.
+    #[test]
+    fn a_decision_visits_only_what_the_user_holds_there() {
+        let mut index = index();
+        for i in 0..5000 {
+            let key = format!("n{i}/b");
+            index.put(BINDINGS[1], &stored(&key, &binding("b", &format!("n{i}"), ("ClusterRole", "reader"), "eve")));
+        }
+        index.put(BINDINGS[0], &stored("all", &binding("all", "", ("ClusterRole", "reader"), "bob")));
+        assert_eq!(index.grants(&user("bob"), "n7").count(), 1);
+        assert_eq!(index.grants(&user("eve"), "n7").count(), 1);
+        assert_eq!(index.grants(&user("eve"), "").count(), 0);
+        assert_eq!(index.grants(&user("mallory"), "n7").count(), 0);
+    }
+
+    #[test]
+    fn what_is_removed_or_rebound_is_no_longer_held() {
+        let mut index = index();
+        index.put(BINDINGS[1], &stored("a/b", &binding("b", "a", ("Role", "local"), "bob")));
+        let told: Vec<String> = index.grants(&user("bob"), "a").map(ToString::to_string).collect();
+        assert_eq!(told, ["RoleBinding \"b/a\" of Role \"local\" to User \"bob\""]);
+        index.put(BINDINGS[1], &stored("a/b", &binding("b", "a", ("Role", "local"), "eve")));
+        assert_eq!(index.grants(&user("bob"), "a").count(), 0);
+        assert!(!index.users.contains_key("bob"), "nothing is kept of who holds nothing");
+        index.forget(BINDINGS[0]);
+        assert_eq!(index.grants(&user("eve"), "a").count(), 1, "a reset of the others is not its business");
+        index.remove(BINDINGS[1], "a/b");
+        assert_eq!(index.grants(&user("eve"), "a").count(), 0);
     }
 }

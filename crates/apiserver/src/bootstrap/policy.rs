@@ -3,6 +3,8 @@
 use api::Object;
 use serde_json::{Value, json};
 
+use crate::auth::rule::{Rule, rules_of, uncovered};
+
 static TABLE: &str = include_str!("policy.txt");
 const GROUP: &str = "rbac.authorization.k8s.io";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -82,10 +84,7 @@ fn bind(found: &mut Vec<Wanted>, name: &'static str, role: &str, subject: &[&str
 /// annotation off is left alone.
 pub(super) fn reconciled(current: &Object, wanted: &Object) -> Object {
     let mut new = current.clone();
-    let kept = |value: &Value| {
-        value.pointer(&format!("/annotations/{}", AUTOUPDATE.replace('/', "~1"))) == Some(&json!("false"))
-    };
-    if current.get("metadata").is_some_and(kept) {
+    if is_left_alone(current) {
         return new;
     }
     for part in ["labels", "annotations"] {
@@ -95,21 +94,35 @@ pub(super) fn reconciled(current: &Object, wanted: &Object) -> Object {
             theirs.entry(key).or_insert(value);
         }
     }
-    for list in ["rules", "subjects"] {
-        let Some(ours) = wanted.get(list).and_then(Value::as_array) else { continue };
-        let theirs = new.entry(list).or_insert_with(|| json!([]));
-        if !theirs.is_array() {
-            *theirs = json!([]);
-        }
-        if let Some(theirs) = theirs.as_array_mut() {
-            let missing: Vec<Value> = ours.iter().filter(|item| !theirs.contains(item)).cloned().collect();
-            theirs.extend(missing);
-        }
-    }
+    let missing = uncovered(&rules_of(current.get("rules")), &rules_of(wanted.get("rules")));
+    append(&mut new, "rules", missing.iter().map(Rule::to_json).collect());
+    let known = current.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default();
+    let subjects = wanted.get("subjects").and_then(Value::as_array).into_iter().flatten();
+    append(&mut new, "subjects", subjects.filter(|subject| !known.contains(subject)).cloned().collect());
     if let Some(rule) = wanted.get("aggregationRule") {
         new.insert("aggregationRule".into(), rule.clone());
     }
     new
+}
+
+/// Somebody turned the annotation off: what they made of it is theirs.
+fn is_left_alone(current: &Object) -> bool {
+    api::ObjectExt::text(current, &["metadata", "annotations", AUTOUPDATE]) == "false"
+}
+
+/// A binding to another role is not one to change: its role cannot be, and its subjects must not be given that role.
+pub(super) fn is_of_another_role(current: &Object, wanted: &Object) -> bool {
+    current.get("roleRef") != wanted.get("roleRef") && !is_left_alone(current)
+}
+
+fn append(object: &mut Object, field: &str, more: Vec<Value>) {
+    if more.is_empty() {
+        return;
+    }
+    match object.get_mut(field).and_then(Value::as_array_mut) {
+        Some(list) => list.extend(more),
+        None => drop(object.insert(field.to_owned(), more.into())),
+    }
 }
 
 fn subject_of(kind: &str, name: &str) -> Value {
@@ -175,9 +188,10 @@ mod tests {
         let mut current = wanted.clone();
         let own = json!({"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["things"]});
         current.insert("rules".into(), json!([own]));
-        let rules = reconciled(&current, &wanted)["rules"].as_array().unwrap().clone();
-        assert_eq!(rules.first(), Some(&own));
-        assert_eq!(rules.len(), wanted["rules"].as_array().unwrap().len() + 1);
+        let new = reconciled(&current, &wanted);
+        assert_eq!(new["rules"].get(0), Some(&own));
+        assert!(uncovered(&rules_of(new.get("rules")), &rules_of(wanted.get("rules"))).is_empty());
+        assert_eq!(reconciled(&new, &wanted), new, "what is there is not added again");
         current["metadata"]["annotations"][AUTOUPDATE] = "false".into();
         assert_eq!(reconciled(&current, &wanted), current);
     }

@@ -64,6 +64,7 @@ pub(super) async fn answer(
     let writer = Writer {
         server,
         served,
+        context: Some(context),
         subresource: &info.subresource,
         dry_run: context.dry_run("PatchOptions")?,
         tracking: Tracking::Applied,
@@ -80,7 +81,7 @@ pub(super) async fn answer(
             Err(error) if error.code == 404 && info.subresource.is_empty() => (),
             updated => return Ok(respond_object(served, StatusCode::OK, context, &accept, &updated?)),
         }
-        auth::authorize(server, &context.user, &RequestInfo { verb: "create", ..info.clone() })?;
+        auth::authorize(server, &context.user, &RequestInfo { verb: "create", ..info.clone() }).await?;
         let object = applied(None)?;
         if !object.uid().is_empty() {
             let why = format!(

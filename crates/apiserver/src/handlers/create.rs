@@ -28,7 +28,14 @@ pub(super) async fn answer(
     }
     let manager = field_manager::of_request(context, "CreateOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run("CreateOptions")?, tracking };
+    let writer = Writer {
+        server,
+        served,
+        context: Some(context),
+        subresource: "",
+        dry_run: context.dry_run("CreateOptions")?,
+        tracking,
+    };
     let created = writer.create(&context.info.namespace, object).await?;
     Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
 }

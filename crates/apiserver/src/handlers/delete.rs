@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::list::Selection;
 use super::{Writer, respond_object};
-use crate::admission::{self, Attributes, Operation};
+use crate::admission::{self, Operation};
 use crate::convert;
 use crate::field_manager::Tracking;
 use crate::http::{self, Body, respond};
@@ -131,7 +131,7 @@ fn writer<'a>(
     options: &DeleteOptions,
 ) -> Result<Writer<'a>, ApiError> {
     let dry_run = context.dry_run("DeleteOptions")? || options.is_dry_run();
-    Ok(Writer { server, served, subresource: "", dry_run, tracking: Tracking::None })
+    Ok(Writer { server, served, context: Some(context), subresource: "", dry_run, tracking: Tracking::None })
 }
 
 async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, ApiError> {
@@ -177,8 +177,7 @@ impl Writer<'_> {
     async fn delete_once(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, ServerError> {
         let (stored, old) = self.current(namespace, name).await?;
         self.check_preconditions(&old, options)?;
-        let attributes =
-            Attributes { operation: Operation::Delete, served: self.served, namespace, name, subresource: "" };
+        let attributes = self.attributes(Operation::Delete, namespace, name, Some(&old));
         let mut seen = old.clone();
         admission::validate(self.server, &attributes, &mut seen).await?;
         let mut new = old.clone();

@@ -27,7 +27,14 @@ pub(super) async fn evict(
         None => DeleteOptions::default(),
     };
     let dry_run = context.dry_run("CreateOptions")? || options.is_dry_run();
-    let writer = Writer { server, served: pods, subresource: "eviction", dry_run, tracking: Tracking::None };
+    let writer = Writer {
+        server,
+        served: pods,
+        context: Some(context),
+        subresource: "eviction",
+        dry_run,
+        tracking: Tracking::None,
+    };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");
     if !finished && !pod.is_terminating() {
@@ -67,6 +74,7 @@ async fn spend_budget(server: &Arc<ApiServer>, dry_run: bool, pod: &Object) -> R
     let writer = Writer {
         server,
         served: budgets,
+        context: None,
         subresource: "status",
         dry_run,
         tracking: Tracking::Update("kube-apiserver"),

@@ -45,8 +45,14 @@ pub(super) async fn answer(
         .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
     let manager = field_manager::of_request(context, "PatchOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer =
-        Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run("PatchOptions")?, tracking };
+    let writer = Writer {
+        server,
+        served,
+        context: Some(context),
+        subresource: &info.subresource,
+        dry_run: context.dry_run("PatchOptions")?,
+        tracking,
+    };
     let updated = writer
         .update(&info.namespace, &info.name, |current| {
             let patched = patched(served, format, current, &patch)?;

@@ -2,38 +2,72 @@
 
 use std::sync::Arc;
 
+use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use serde_json::{Value, json};
 
-use crate::auth;
+use crate::auth::rule::Rule;
+use crate::auth::{self, Access, Verdict, decide};
 use crate::pipeline::Context;
-use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 
-pub(super) fn answer(
+pub(super) async fn answer(
     server: &Arc<ApiServer>,
     context: &Context,
     resource: &str,
     mut review: Object,
 ) -> Result<Value, ApiError> {
     let status = match resource {
-        "tokenreviews" => token(server, &review),
+        "tokenreviews" => token(server, &review)?,
         "selfsubjectreviews" => json!({"userInfo": user_json(&context.user)}),
-        "selfsubjectaccessreviews" => access(server, &context.user, &review)?,
-        "localsubjectaccessreviews"
-            if review.text(&["spec", "resourceAttributes", "namespace"]) != context.info.namespace =>
-        {
-            return Err(ApiError::bad_request("spec.resourceAttributes.namespace must match metadata.namespace"));
+        "selfsubjectrulesreviews" => rules(server, context, &review)?,
+        "selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews" => {
+            let errors = problems(resource, &context.info.namespace, &review);
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(&context.info.group, "", "", &errors));
+            }
+            let of = if resource == "selfsubjectaccessreviews" { context.user.clone() } else { spec_user(&review) };
+            access(server, &of, &review).await
         }
-        "subjectaccessreviews" | "localsubjectaccessreviews" => access(server, &spec_user(&review), &review)?,
-        "selfsubjectrulesreviews" => rules(server, context, &review),
         _ => return Err(ApiError::no_such_resource()),
     };
     review.insert("status".into(), status);
     review.insert("kind".into(), kind_of(resource).into());
     review.insert("apiVersion".into(), format!("{}/{}", context.info.group, context.info.version).into());
-    review.metadata().insert("creationTimestamp".into(), Value::Null);
+    let stamp = if resource == "selfsubjectreviews" { super::now().into() } else { Value::Null };
+    review.metadata().insert("creationTimestamp".into(), stamp);
     Ok(Value::Object(review))
+}
+
+/// What is wrong with a question about access.
+fn problems(resource: &str, namespace: &str, review: &Object) -> Vec<FieldError> {
+    const RESOURCE: &str = "spec.resourceAttributes";
+    const PATH: &str = "spec.nonResourceAttributes";
+    let part = |name: &str| review.at(&["spec", name]).filter(|part| !part.is_null());
+    let (about, path) = (part("resourceAttributes"), part("nonResourceAttributes"));
+    let mut errors = Vec::new();
+    if let (Some(_), Some(path)) = (about, path) {
+        let detail = "cannot be specified in combination with resourceAttributes";
+        errors.push(FieldError::invalid(PATH, path.clone(), detail));
+    }
+    if about.is_none() && path.is_none() {
+        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.push(FieldError::invalid(RESOURCE, Value::Null, detail));
+    }
+    let groups = part("groups").and_then(Value::as_array).is_some_and(|groups| !groups.is_empty());
+    if resource != "selfsubjectaccessreviews" && review.text(&["spec", "user"]).is_empty() && !groups {
+        errors.push(FieldError::invalid("spec.user", "", "at least one of user or group must be specified"));
+    }
+    if resource == "localsubjectaccessreviews" {
+        let own = review.text(&["spec", "resourceAttributes", "namespace"]);
+        if about.is_some() && own != namespace {
+            errors.push(FieldError::invalid(format!("{RESOURCE}.namespace"), own, "must match metadata.namespace"));
+        }
+        if let Some(path) = path {
+            errors.push(FieldError::invalid(PATH, path.clone(), "disallowed on this kind of request"));
+        }
+    }
+    errors
 }
 
 fn kind_of(resource: &str) -> &'static str {
@@ -66,80 +100,63 @@ fn spec_user(review: &Object) -> UserInfo {
         name: review.text(&["spec", "user"]).to_owned(),
         uid: review.text(&["spec", "uid"]).to_owned(),
         groups: serde_json::from_value(groups).unwrap_or_default(),
-        ..UserInfo::default()
+        extra: review
+            .at(&["spec", "extra"])
+            .and_then(|all| serde_json::from_value(all.clone()).ok())
+            .unwrap_or_default(),
     }
 }
 
-fn token(server: &Arc<ApiServer>, review: &Object) -> Value {
+fn token(server: &Arc<ApiServer>, review: &Object) -> Result<Value, ApiError> {
+    let token = review.text(&["spec", "token"]);
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
     let asked = review.at(&["spec", "audiences"]).cloned().and_then(|list| serde_json::from_value(list).ok());
     let wanted: Vec<String> = asked.unwrap_or_else(|| vec![server.config.service_account_issuer.clone()]);
-    match auth::tokens::authenticate(server, review.text(&["spec", "token"]), &wanted) {
+    Ok(match auth::tokens::authenticate(server, token, &wanted) {
         Ok((user, audiences)) => json!({"authenticated": true, "user": user_json(&user), "audiences": audiences}),
         Err(error) => json!({"authenticated": false, "error": error.to_string()}),
-    }
+    })
 }
 
-fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Result<Value, ApiError> {
-    let field = |part: &str, key: &str| review.text(&["spec", part, key]).to_owned();
-    let info = if review.at(&["spec", "resourceAttributes"]).is_some() {
-        let part = "resourceAttributes";
-        RequestInfo {
-            is_resource: true,
-            verb: intern(&field(part, "verb")),
-            group: field(part, "group"),
-            version: field(part, "version"),
-            namespace: field(part, "namespace"),
-            resource: field(part, "resource"),
-            subresource: field(part, "subresource"),
-            name: field(part, "name"),
-            ..RequestInfo::default()
-        }
-    } else if review.at(&["spec", "nonResourceAttributes"]).is_some() {
-        let part = "nonResourceAttributes";
-        RequestInfo { path: field(part, "path"), verb: intern(&field(part, "verb")), ..RequestInfo::default() }
-    } else {
-        return Err(ApiError::bad_request(
-            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        ));
+async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Value {
+    let field = |part: &'static str, key: &'static str| review.text(&["spec", part, key]);
+    let is_resource = review.at(&["spec", "resourceAttributes"]).is_some_and(|part| !part.is_null());
+    let part = if is_resource { "resourceAttributes" } else { "nonResourceAttributes" };
+    let asked = Access {
+        is_resource,
+        verb: field(part, "verb"),
+        group: field(part, "group"),
+        namespace: field(part, "namespace"),
+        resource: field(part, "resource"),
+        subresource: field(part, "subresource"),
+        name: field(part, "name"),
+        path: field(part, "path"),
     };
-    let decision = server.rbac.decide(user, &info);
-    Ok(json!({"allowed": decision.allowed, "reason": decision.reason}))
-}
-
-/// Verbs are few; an unknown one matches only `*`.
-fn intern(verb: &str) -> &'static str {
-    const VERBS: [&str; 13] = [
-        "create",
-        "delete",
-        "deletecollection",
-        "get",
-        "list",
-        "patch",
-        "update",
-        "watch",
-        "bind",
-        "escalate",
-        "impersonate",
-        "use",
-        "*",
-    ];
-    VERBS.into_iter().find(|known| *known == verb).unwrap_or("unknown")
-}
-
-fn rules(server: &Arc<ApiServer>, context: &Context, review: &Object) -> Value {
-    let mut resource_rules = Vec::new();
-    let mut path_rules = Vec::new();
-    for rule in server.rbac.rules_for(&context.user, review.text(&["spec", "namespace"])) {
-        if !rule.resources.is_empty() {
-            let mut entry = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
-            if let (false, Some(map)) = (rule.resource_names.is_empty(), entry.as_object_mut()) {
-                map.insert("resourceNames".into(), json!(rule.resource_names));
-            }
-            resource_rules.push(entry);
+    let decision = decide(server, user, &asked).await;
+    let mut status = json!({"allowed": decision.is_allowed()});
+    if let Some(map) = status.as_object_mut() {
+        if decision.verdict == Verdict::Deny {
+            map.insert("denied".into(), true.into());
         }
-        if !rule.non_resource_urls.is_empty() {
-            path_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        if !decision.reason.is_empty() {
+            map.insert("reason".into(), decision.reason.into());
         }
     }
-    json!({"resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": false})
+    status
+}
+
+fn rules(server: &Arc<ApiServer>, context: &Context, review: &Object) -> Result<Value, ApiError> {
+    let namespace = review.text(&["spec", "namespace"]);
+    if namespace.is_empty() {
+        return Err(ApiError::bad_request("no namespace on request"));
+    }
+    let rules = server.rbac.rules_for(&context.user, namespace);
+    let told = |about: fn(&Rule) -> &[String]| -> Vec<Value> {
+        rules.iter().filter(|rule| !about(rule).is_empty()).map(Rule::to_json).collect()
+    };
+    let resources = told(|rule| &rule.resources);
+    let paths = told(|rule| &rule.non_resource_urls);
+    Ok(json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false}))
 }

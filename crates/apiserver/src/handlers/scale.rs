@@ -27,7 +27,14 @@ pub(super) async fn answer(
     let info = &context.info;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Scale(&manager);
-    let writer = Writer { server, served, subresource: "", dry_run: context.dry_run("UpdateOptions")?, tracking };
+    let writer = Writer {
+        server,
+        served,
+        context: Some(context),
+        subresource: "",
+        dry_run: context.dry_run("UpdateOptions")?,
+        tracking,
+    };
     let content_type = context.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let object = if info.verb == "get" {
         writer.current(&info.namespace, &info.name).await?.1

@@ -2,9 +2,9 @@
 
 use api::{ApiError, Object, ObjectExt as _};
 
+use crate::auth::{Access, decide};
 use crate::pipeline::Context;
 use crate::registry::Served;
-use crate::request_info::RequestInfo;
 use crate::server::{ApiServer, store_error};
 use crate::strategy;
 
@@ -37,20 +37,18 @@ pub(super) async fn authorize(server: &ApiServer, served: &Served, context: &Con
         return Ok(());
     };
     let domain = signer.split('/').next().unwrap_or_default();
-    let may = |name: String| {
-        let asked = RequestInfo {
+    for name in [&signer, &format!("{domain}/*")] {
+        let asked = Access {
             is_resource: true,
             verb,
-            group: "certificates.k8s.io".to_owned(),
-            version: "*".to_owned(),
-            resource: "signers".to_owned(),
+            group: "certificates.k8s.io",
+            resource: "signers",
             name,
-            ..RequestInfo::default()
+            ..Access::default()
         };
-        server.rbac.decide(&context.user, &asked).allowed
-    };
-    if may(signer.clone()) || may(format!("{domain}/*")) {
-        return Ok(());
+        if decide(server, &context.user, &asked).await.is_allowed() {
+            return Ok(());
+        }
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
     Err(ApiError::forbidden(served.group_resource(), &info.name, why))

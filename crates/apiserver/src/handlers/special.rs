@@ -51,7 +51,7 @@ pub(super) async fn answer(
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
             let request = read(context, body, &served.info.kind).await?;
-            created(review::answer(server, context, resource, request)?)
+            created(review::answer(server, context, resource, request).await?)
         }
         ("certificates.k8s.io", "certificatesigningrequests", "approval" | "status", "update" | "patch") => {
             signing::authorize(server, served, context).await?;
@@ -94,6 +94,7 @@ async fn bind(
     let writer = Writer {
         server,
         served: pods,
+        context: Some(context),
         subresource: "binding",
         dry_run: context.dry_run("CreateOptions")?,
         tracking: Tracking::None,
@@ -149,8 +150,14 @@ async fn finalize(
     let wanted = read(context, body, "Namespace").await?;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer =
-        Writer { server, served, subresource: "finalize", dry_run: context.dry_run("UpdateOptions")?, tracking };
+    let writer = Writer {
+        server,
+        served,
+        context: Some(context),
+        subresource: "finalize",
+        dry_run: context.dry_run("UpdateOptions")?,
+        tracking,
+    };
     let change = |current: &Object| {
         let mut new = current.clone();
         new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());

@@ -41,12 +41,18 @@ pub(super) async fn answer(
     }
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
-    let writer =
-        Writer { server, served, subresource: &info.subresource, dry_run: context.dry_run("UpdateOptions")?, tracking };
+    let writer = Writer {
+        server,
+        served,
+        context: Some(context),
+        subresource: &info.subresource,
+        dry_run: context.dry_run("UpdateOptions")?,
+        tracking,
+    };
     match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
         Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
             let wanted = RequestInfo { verb: "create", ..info.clone() };
-            auth::authorize(server, &context.user, &wanted)?;
+            auth::authorize(server, &context.user, &wanted).await?;
             let created = writer.create(&info.namespace, object).await?;
             Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
         }

@@ -11,8 +11,10 @@ use rand::Rng as _;
 use serde_json::Value;
 
 use crate::admission::{self, Attributes, Operation};
+use crate::auth::escalation;
 use crate::convert;
 use crate::field_manager::{FieldManager, Tracking, same_but_times};
+use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
 use crate::storage::{Beside, Cache, Precondition, Stored};
@@ -24,6 +26,8 @@ const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 pub(crate) struct Writer<'a> {
     pub(crate) server: &'a Arc<ApiServer>,
     pub(crate) served: &'a Served,
+    /// Whose request this is; `None` for what the server does on its own.
+    pub(crate) context: Option<&'a Context>,
     pub(crate) subresource: &'a str,
     pub(crate) dry_run: bool,
     pub(crate) tracking: Tracking<'a>,
@@ -56,8 +60,16 @@ impl Writer<'_> {
         }
     }
 
-    fn attributes<'a>(&'a self, operation: Operation, namespace: &'a str, name: &'a str) -> Attributes<'a> {
-        Attributes { operation, served: self.served, namespace, name, subresource: self.subresource }
+    pub(super) fn attributes<'a>(
+        &'a self,
+        operation: Operation,
+        namespace: &'a str,
+        name: &'a str,
+        old: Option<&'a Object>,
+    ) -> Attributes<'a> {
+        let Self { served, context, .. } = *self;
+        let subresource = if operation == Operation::Delete { "" } else { self.subresource };
+        Attributes { operation, served, namespace, name, subresource, context, old }
     }
 
     /// The object now, in the served version.
@@ -74,8 +86,9 @@ impl Writer<'_> {
         api::decode::complete(&mut object, &self.served.schema);
         self.track(None, &mut object);
         let name = object.name().to_owned();
-        let attributes = self.attributes(Operation::Create, namespace, &name);
+        let attributes = self.attributes(Operation::Create, namespace, &name, None);
         admission::mutate(self.server, &attributes, &mut object).await?;
+        escalation::check(self.server, &attributes, &object).await?;
         if self.served.info.has_subresource("status") && !self.served.strategy.keeps_status_on_create() {
             object.remove("status");
             api::decode::settle_zeros(&mut object, &self.served.schema);
@@ -201,8 +214,9 @@ impl Writer<'_> {
         self.served.strategy.default(&mut new);
         api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
-        let attributes = self.attributes(Operation::Update, namespace, name);
+        let attributes = self.attributes(Operation::Update, namespace, name, Some(old));
         admission::mutate(self.server, &attributes, &mut new).await?;
+        escalation::check(self.server, &attributes, &new).await?;
         if self.subresource.is_empty() {
             self.served.strategy.prepare_for_update(&mut new, old);
         } else {

@@ -81,6 +81,10 @@ impl Cache {
         self.snapshot.load().objects.get(key).cloned()
     }
 
+    pub(crate) fn revision(&self) -> i64 {
+        self.snapshot.load().revision
+    }
+
     /// Replaces everything, as at start; watchers in progress are told to list again.
     pub(super) fn reset(&self, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
         let mut ring = self.ring.lock();
@@ -123,6 +127,15 @@ impl Cache {
     /// Every change so far has been handed out.
     pub(crate) fn is_at_end(&self, position: Position) -> bool {
         self.ring.lock().end() == position.0
+    }
+
+    /// All changes at and after `position`, without waiting, and the revision they lead to.
+    pub(super) fn since(&self, position: &mut Position) -> Result<(Vec<Arc<Change>>, i64), WatchError> {
+        let ring = self.ring.lock();
+        let skip = position.0.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
+        let changes = ring.changes.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)).cloned().collect();
+        position.0 = ring.end();
+        Ok((changes, self.revision()))
     }
 
     /// The changes at and after `position`, waiting for the first; the position moves past them.
