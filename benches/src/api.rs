@@ -4,6 +4,7 @@
 //! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise.
 
 mod client;
+mod hostile;
 mod lists;
 mod servers;
 mod watches;
@@ -19,7 +20,7 @@ const CLIENTS: usize = 64;
 const NAMESPACE: &str = "/api/v1/namespaces/bench";
 
 pub(crate) async fn run(only: &[&str]) -> Result<()> {
-    const ALL: [&str; 3] = ["writes", "lists", "watches"];
+    const ALL: [&str; 4] = ["writes", "lists", "watches", "hostile"];
     for name in only {
         ensure!(ALL.contains(name), "there is no bench {name:?}; there are {ALL:?}");
     }
@@ -31,7 +32,8 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
         match name {
             "writes" => writes::run(&servers, &mut report).await?,
             "lists" => lists::run(&servers, &mut report).await?,
-            _ => watches::run(&servers, &mut report).await?,
+            "watches" => watches::run(&servers, &mut report).await?,
+            _ => hostile::run(servers.ours, &mut report).await?,
         }
     }
     report.finish()

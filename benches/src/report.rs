@@ -113,6 +113,10 @@ pub(crate) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
 pub(crate) fn median(mut times: Vec<Duration>) -> Result<Duration> {
     times.sort_unstable();
     times.get(times.len() / 2).copied().context("nothing was measured")

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// Whom a client believes, and who it is.
 pub(super) struct Trust(TlsConnector);
@@ -38,6 +38,18 @@ impl Trust {
             .with_client_auth_cert(vec![chain], key)?;
         Ok(Trust(TlsConnector::from(Arc::new(tls))))
     }
+
+    /// A connection on which nothing was said yet.
+    pub(super) async fn open(&self, url: &str) -> Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(host(url)?).await?;
+        stream.set_nodelay(true)?;
+        let address = host(url)?.rsplit_once(':').context("a host without a port")?.0.to_owned();
+        Ok(self.0.connect(ServerName::try_from(address)?, stream).await?)
+    }
+}
+
+fn host(url: &str) -> Result<&str> {
+    url.strip_prefix("https://").context("the url is https://HOST:PORT")
 }
 
 pub(super) struct Client {
@@ -47,14 +59,10 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn connect(url: &str, trust: &Trust) -> Result<Client> {
-        let host = url.strip_prefix("https://").context("the url is https://HOST:PORT")?.to_owned();
-        let stream = TcpStream::connect(&host).await?;
-        stream.set_nodelay(true)?;
-        let address = host.rsplit_once(':').context("a host without a port")?.0.to_owned();
-        let stream = trust.0.connect(ServerName::try_from(address)?, stream).await?;
+        let stream = trust.open(url).await?;
         let (connection, task) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(task);
-        Ok(Client { connection, host })
+        Ok(Client { connection, host: host(url)?.to_owned() })
     }
 
     /// Asks, and returns the body of the answer, which goes on coming.
@@ -69,6 +77,23 @@ impl Client {
             bail!("{path}: {status}: {}", String::from_utf8_lossy(&said));
         }
         Ok(response.into_body())
+    }
+
+    /// What is said to a body that should not have been sent; nothing, if the connection is closed over it.
+    pub(super) async fn provoke(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Option<StatusCode> {
+        self.connection.ready().await.ok()?;
+        let request = Request::builder().method(method).uri(path).header("host", &self.host);
+        let request = request.header("content-type", content_type).body(Full::new(body)).ok()?;
+        let response = self.connection.send_request(request).await.ok()?;
+        let status = response.status();
+        response.into_body().collect().await.ok()?;
+        Some(status)
     }
 
     /// The whole answer, of which only the length is kept.

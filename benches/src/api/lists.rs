@@ -17,7 +17,7 @@ use super::{
     CLIENTS, NAMESPACE,
     servers::{Server, Servers},
 };
-use crate::report::{Report, median, milliseconds};
+use crate::report::{Report, median, megabytes, milliseconds};
 
 const PODS: usize = 10_000;
 const LISTS: usize = 7;
@@ -59,10 +59,6 @@ pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
     let what = format!("memory that {TOGETHER} lists at once take");
     report.line(&what, &megabytes(grown.0), &megabytes(grown.1), None, "under 50 MB", Some(grown.0 < 50_000_000));
     Ok(())
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 async fn list(server: &Server, accept: &str) -> Result<Duration> {

@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(30);
 /// A server, and how it is reached.
 pub(super) struct Server {
     pub(super) process: Process,
-    trust: Arc<Trust>,
+    pub(super) trust: Arc<Trust>,
     /// What it stands on, if that is a process of its own.
     _beneath: Option<Process>,
 }

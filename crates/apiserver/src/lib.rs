@@ -10,6 +10,7 @@ mod discovery;
 mod field_manager;
 mod handlers;
 mod health;
+mod heavy;
 mod http;
 mod listener;
 mod master_leases;

@@ -1,29 +1,34 @@
 //! The secure port: TLS, HTTP/1.1 and HTTP/2, and who the certificate says the client is.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use crate::audit::ClientAddress;
 use crate::auth::{ClientCertificate, x509};
-use crate::http::{Body, BoxError};
+use crate::http::{Body, BoxError, held};
 use crate::server::ApiServer;
 
+const HTTP2: &[u8] = b"h2";
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// How long a connection may carry nothing.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long requests in flight may take once the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -53,7 +58,7 @@ pub fn tls_config(
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
@@ -61,7 +66,6 @@ impl ApiServer {
     /// Serves until drained; then no connection is accepted and those open get a moment to finish.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, tls: Arc<ServerConfig>) {
         let acceptor = TlsAcceptor::from(tls);
-        let graceful = GracefulShutdown::new();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -69,7 +73,7 @@ impl ApiServer {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    tokio::spawn(connection(self.clone(), acceptor.clone(), stream, graceful.watcher()));
+                    self.tasks.spawn(connection(self.clone(), acceptor.clone(), stream));
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: give others time to close some.
@@ -80,17 +84,11 @@ impl ApiServer {
         }
         drop(listener);
         self.tasks.close();
-        let ended = futures::future::join(graceful.shutdown(), self.tasks.wait());
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, ended).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.tasks.wait()).await;
     }
 }
 
-async fn connection(
-    server: Arc<ApiServer>,
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    watcher: hyper_util::server::graceful::Watcher,
-) {
+async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -99,8 +97,12 @@ async fn connection(
     };
     let address = stream.get_ref().0.peer_addr().ok().map(|address| ClientAddress(address.ip()));
     let user = stream.get_ref().1.peer_certificates().and_then(|chain| x509::user(chain.first()?));
+    // What was agreed on is spoken; guessing by the first bytes would wait for them for ever.
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+    let (drain, load) = (server.drain.clone(), Load::default());
+    let carried = load.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (server, user) = (server.clone(), user.clone());
+        let (server, user, carried) = (server.clone(), user.clone(), carried.begin());
         async move {
             let mut request = request.map(boxed);
             if let Some(address) = address {
@@ -109,18 +111,91 @@ async fn connection(
             if let Some(user) = user {
                 request.extensions_mut().insert(ClientCertificate(user));
             }
-            Ok::<_, Infallible>(server.handle(request).await)
+            let response = server.handle(request).await;
+            // What is streamed is still carried when the answer has begun.
+            let is_whole = response.body().size_hint().exact().is_some();
+            Ok::<_, Infallible>(if is_whole { response } else { response.map(|body| held(body, carried)) })
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(250);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, "connection ended");
+    let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                return ended.unwrap_or_else(|error| tracing::debug!(%error, "connection ended"));
+            }
+            () = drain.cancelled(), if !is_ending => (),
+            () = load.none(), if !is_ending => (),
+        }
+        connection.as_mut().graceful_shutdown();
+        is_ending = true;
+    }
+}
+
+/// What a connection carries, and when that last changed.
+#[derive(Clone)]
+struct Load(Arc<Mutex<Instant>>);
+
+/// One request, or its answer while it is streamed.
+struct Carried(Load);
+
+impl Default for Load {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Load {
+    fn begin(&self) -> Carried {
+        Carried(self.clone())
+    }
+
+    /// Waits until nothing was carried for [`IDLE_TIMEOUT`].
+    async fn none(&self) {
+        loop {
+            // Beside this one, the service holds one.
+            let is_none = || Arc::strong_count(&self.0) <= 2;
+            let idle_since = if is_none() { *self.0.lock() } else { Instant::now() };
+            tokio::time::sleep_until(idle_since + IDLE_TIMEOUT).await;
+            if is_none() && self.0.lock().elapsed() >= IDLE_TIMEOUT {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        *self.0.0.lock() = Instant::now();
     }
 }
 
 fn boxed(body: Incoming) -> Body {
     body.map_frame(|frame| frame.map_data(Bytes::from)).map_err(BoxError::from).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_a_while_after_the_last_thing_it_carried() {
+        let load = Load::default();
+        let begun = Instant::now();
+        let service = load.clone();
+        let idle = tokio::spawn(async move {
+            load.none().await;
+            begun.elapsed().as_secs()
+        });
+        let step = Duration::from_secs(50);
+        tokio::time::sleep(step).await;
+        let watch = service.begin();
+        tokio::time::sleep(4 * step).await;
+        drop(watch);
+        assert_eq!(idle.await.unwrap(), 250 + 90);
+    }
 }

@@ -9,14 +9,15 @@ use api::field::FieldError;
 use api::{ApiError, UserInfo};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use hyper::body::Body as _;
 use parking_lot::Mutex;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use crate::http::{Accept, Body, Query, add_warnings, gzip, held, page_not_found, respond_error};
+use crate::http::{Accept, Body, Query, add_warnings, full, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{auth, discovery, handlers, health, metrics, openapi, streaming};
+use crate::{auth, discovery, handlers, health, heavy, metrics, openapi, streaming};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -199,7 +200,13 @@ impl ApiServer {
         if info.verb == "watch" && handlers::websocket::is_asked(&context.headers) {
             return handlers::websocket::answer(self, &served, context, request).await;
         }
-        handlers::answer(self, &served, context, request.into_body()).await
+        let body = request.into_body();
+        if body.size_hint().upper().is_some_and(|size| size <= heavy::LARGE) {
+            return handlers::answer(self, &served, context, body).await;
+        }
+        let bytes = crate::http::read(body).await?;
+        let size = bytes.len() as u64;
+        self.heavy.run(size, handlers::answer(self, &served, context, full(bytes))).await
     }
 }
 

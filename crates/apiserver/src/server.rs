@@ -13,6 +13,7 @@ use crate::audit::Audit;
 use crate::auth::rbac::Rbac;
 use crate::auth::tokens::ServiceAccountKey;
 use crate::cors::Cors;
+use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::storage::Feed;
@@ -58,6 +59,7 @@ pub struct ApiServer {
     pub(crate) rbac: Rbac,
     pub(crate) allocator: Allocator,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) heavy: Heavy,
     pub(crate) drain: CancellationToken,
     /// What must have ended before serving has.
     pub(crate) tasks: TaskTracker,
@@ -83,6 +85,7 @@ impl ApiServer {
             rbac,
             allocator,
             metrics: Arc::default(),
+            heavy: Heavy::default(),
             drain,
             tasks: TaskTracker::new(),
         });

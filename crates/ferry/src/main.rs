@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         return cni();
     }
     let cli = Cli::parse();
+    allow_many_files();
     let outcome = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from);
     match outcome.and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,6 +53,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A thousand open files, as shells allow, are a thousand connections: takes as many as it may have.
+fn allow_many_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    // Where it is refused, what there is must do.
+    let _ = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
