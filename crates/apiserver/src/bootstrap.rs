@@ -4,6 +4,7 @@ mod claims;
 pub(crate) mod flow;
 mod local_apis;
 mod policy;
+mod trust;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     });
     wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
+    trust::publish(server).await?;
     claims::repair(server).await?;
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
     crate::master_leases::start(server).await
@@ -113,8 +115,8 @@ pub(crate) async fn ensure(
             let change = |current: &Object| Ok(policy::reconciled(current, &object));
             writer.update(namespace, &name, change).await.map(|_| ())
         }
-        // Endpoints follow the configuration; the rest belongs to the user once it exists.
-        Some(_) if matches!(plural, "endpoints" | "endpointslices") => {
+        // Endpoints and trust follow the configuration; the rest belongs to the user once it exists.
+        Some(_) if matches!(plural, "endpoints" | "endpointslices") || name == trust::NAME => {
             let content = object.clone();
             let change = |current: &Object| {
                 let mut new = current.clone();

@@ -35,7 +35,10 @@ struct Announced {
 pub(crate) async fn start(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let mut announced = Announced { server: server.clone(), lease: 0 };
     announced.announce().await.map_err(store_error)?;
-    reconcile(server).await?;
+    // An address that must not be an endpoint (one of loopback) keeps others from finding this server, not it from serving.
+    if let Err(error) = reconcile(server).await {
+        tracing::warn!(%error, "the endpoints of the kubernetes service are not written");
+    }
     server.tasks.spawn(announced.run());
     Ok(())
 }
