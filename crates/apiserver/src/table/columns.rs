@@ -134,7 +134,13 @@ static NODES: [Column; 10] = [
     wide("Internal-IP", |o| node_address(o, "InternalIP")),
     wide("External-IP", |o| node_address(o, "ExternalIP")),
     wide("OS-Image", |o| or(o, &["status", "nodeInfo", "osImage"], "<unknown>")),
-    wide("Kernel-Version", |o| or(o, &["status", "nodeInfo", "kernelVersion"], "<unknown>")),
+    wide("Kernel-Version", |o| {
+        let version = or(o, &["status", "nodeInfo", "kernelVersion"], "<unknown>");
+        match o.text(&["status", "nodeInfo", "architecture"]) {
+            "" => version,
+            architecture => format!("{} ({architecture})", version.as_str().unwrap_or_default()).into(),
+        }
+    }),
     wide("Container-Runtime", |o| or(o, &["status", "nodeInfo", "containerRuntimeVersion"], "<unknown>")),
 ];
 
