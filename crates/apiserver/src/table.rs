@@ -57,8 +57,13 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
             })
         })
         .collect();
-    let rows: Vec<Value> = objects
-        .iter()
+    let mut ordered: Vec<&Object> = objects.iter().collect();
+    if served.info.plural == "flowschemas" {
+        // In the order in which they are tried.
+        ordered.sort_by_key(|object| object.at(&["spec", "matchingPrecedence"]).and_then(Value::as_i64));
+    }
+    let rows: Vec<Value> = ordered
+        .into_iter()
         .map(|object| {
             let cells: Vec<Value> = columns.iter().map(|column| (column.cell)(object)).collect();
             let carried = match include {

@@ -1,6 +1,7 @@
 //! Objects and lists in the form a client asked for: whole, as table rows, or metadata alone.
 
 use api::Object;
+use api::schema::Ref;
 use serde_json::{Value, json};
 
 use crate::http::{Accept, Form};
@@ -33,15 +34,31 @@ pub(super) fn shaped(served: &Served, accept: &Accept, include: Option<&str>, ob
 pub(super) fn list(served: &Served, context: &Context, accept: &Accept, objects: &[Object], meta: Value) -> Value {
     match accept.form {
         Form::Table => table::render(served, &accept.meta_version, objects, meta, context.query.get("includeObject")),
-        Form::PartialObjectMetadata => json!({
-            "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", accept.meta_version),
-            "metadata": meta, "items": objects.iter().map(|o| partial(accept, o)).collect::<Vec<_>>(),
-        }),
-        Form::Whole => json!({
-            "kind": format!("{}List", served.info.kind), "apiVersion": served.info.api_version(),
-            "metadata": meta, "items": objects,
-        }),
+        Form::PartialObjectMetadata => {
+            let items: Vec<Value> = objects.iter().map(|object| partial(accept, object)).collect();
+            json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", accept.meta_version),
+                "metadata": meta, "items": if items.is_empty() { Value::Null } else { items.into() },
+            })
+        }
+        Form::Whole => {
+            let items: Vec<Value> = objects.iter().map(|object| item(served, object)).collect();
+            json!({
+                "kind": format!("{}List", served.info.kind), "apiVersion": served.info.api_version(),
+                "metadata": meta, "items": items,
+            })
+        }
     }
+}
+
+/// Items of a built-in kind leave their type out, as upstream's do.
+fn item(served: &Served, object: &Object) -> Value {
+    let mut object = object.clone();
+    if matches!(served.schema, Ref::Static(_)) {
+        object.remove("kind");
+        object.remove("apiVersion");
+    }
+    Value::Object(object)
 }
 
 fn partial(accept: &Accept, object: &Object) -> Value {

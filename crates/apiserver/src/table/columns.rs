@@ -396,16 +396,20 @@ fn event_object<'a>(object: &'a Object, field: &str) -> &'a str {
 
 fn event_source(object: &Object) -> String {
     // The newer version names the same things otherwise.
-    let first = |paths: [&[&str]; 4]| paths.into_iter().map(|path| object.text(path)).find(|text| !text.is_empty());
+    let first = |paths: [&[&str]; 4]| {
+        let found = paths.into_iter().map(|path| object.text(path)).find(|text| !text.is_empty());
+        found.unwrap_or_default()
+    };
     let component = first([
         &["source", "component"],
         &["deprecatedSource", "component"],
         &["reportingComponent"],
         &["reportingController"],
     ]);
-    let host = [object.text(&["source", "host"]), object.text(&["deprecatedSource", "host"])].concat();
-    match (component.unwrap_or_default(), host.as_str()) {
+    let instance =
+        first([&["source", "host"], &["deprecatedSource", "host"], &["reportingInstance"], &["reportingInstance"]]);
+    match (component, instance) {
         (component, "") => component.to_owned(),
-        (component, host) => format!("{component}, {host}"),
+        (component, instance) => format!("{component}, {instance}"),
     }
 }
