@@ -57,6 +57,21 @@ impl Quantity {
         Self { nanos: i128::from(bytes) * NANO, format: Format::BinarySi }
     }
 
+    pub fn from_whole(units: i64) -> Self {
+        Self { nanos: i128::from(units) * NANO, format: Format::DecimalExponent }
+    }
+
+    /// The number of units, if it is a whole one that fits.
+    pub fn whole(&self) -> Option<i64> {
+        (self.nanos % NANO == 0).then(|| i64::try_from(self.nanos / NANO).ok())?
+    }
+
+    /// The nearest double.
+    #[expect(clippy::cast_precision_loss, reason = "approximate by name")]
+    pub fn approximate(&self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
+
     /// Whole units, rounded up.
     pub fn value(&self) -> i64 {
         round_up(self.nanos, NANO)
