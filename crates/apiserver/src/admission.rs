@@ -1,16 +1,22 @@
-//! Admission: rules that need the cluster's state, in upstream's order.
+//! Admission: rules that need the cluster's state or the user, as plugins in upstream's order.
 
 pub(crate) mod allocate;
+mod certificates;
+mod chain;
 mod namespace;
+mod node_restriction;
+mod node_taint;
 mod pods;
 pub(crate) mod quota;
 mod service_account;
 
 use std::sync::Arc;
 
-use api::{ApiError, Object};
-use serde_json::json;
+use api::{ApiError, Object, UserInfo};
+use async_trait::async_trait;
 
+pub(crate) use self::chain::Chain;
+pub use self::chain::{AdmissionError, AdmissionSettings};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
@@ -20,6 +26,16 @@ pub(crate) enum Operation {
     Create,
     Update,
     Delete,
+}
+
+impl Operation {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
 }
 
 /// What is about to be written, and by whom.
@@ -38,11 +54,51 @@ pub(crate) struct Attributes<'a> {
 impl Attributes<'_> {
     /// The resource itself, not one of its subresources.
     fn is(&self, group: &str, plural: &str) -> bool {
-        self.served.info.group == group && self.served.info.plural == plural && self.subresource.is_empty()
+        self.is_of(group, plural) && self.subresource.is_empty()
+    }
+
+    /// The resource or any of its subresources.
+    fn is_of(&self, group: &str, plural: &str) -> bool {
+        self.served.info.group == group && self.served.info.plural == plural
+    }
+
+    fn creates(&self, group: &str, plural: &str) -> bool {
+        self.operation == Operation::Create && self.is(group, plural)
+    }
+
+    fn user(&self) -> Option<&UserInfo> {
+        self.context.map(|context| &context.user)
     }
 
     pub(crate) fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
         ApiError::forbidden(self.served.group_resource(), self.name, why)
+    }
+}
+
+/// One admission plugin. What is deleted comes as an empty object; how it was is in the attributes.
+#[async_trait]
+pub(crate) trait Plugin: Send + Sync {
+    /// It has something to say; asked first, so that what does not concern it costs nothing.
+    fn handles(&self, attributes: &Attributes<'_>) -> bool;
+
+    /// Changes the object, or refuses.
+    async fn admit(
+        &self,
+        _server: &Arc<ApiServer>,
+        _attributes: &Attributes<'_>,
+        _object: &mut Object,
+    ) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    /// Only judges, once the object is final.
+    async fn validate(
+        &self,
+        _server: &Arc<ApiServer>,
+        _attributes: &Attributes<'_>,
+        _object: &Object,
+    ) -> Result<(), ApiError> {
+        Ok(())
     }
 }
 
@@ -52,15 +108,20 @@ pub(crate) async fn mutate(
     attributes: &Attributes<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
-    namespace::lifecycle(server, attributes).await?;
-    match attributes.operation {
-        Operation::Create if attributes.is("", "pods") => {
-            service_account::admit(server, attributes, object).await?;
-            pods::priority(server, attributes, object)?;
-            pods::default_toleration_seconds(object);
-        }
-        Operation::Create if attributes.is("", "nodes") => taint_new_node(object),
-        _ => (),
+    for plugin in server.admission.plugins().filter(|plugin| plugin.handles(attributes)) {
+        plugin.admit(server, attributes, object).await?;
+    }
+    Ok(())
+}
+
+/// The plugins that only judge.
+pub(crate) async fn judge(
+    server: &Arc<ApiServer>,
+    attributes: &Attributes<'_>,
+    object: &Object,
+) -> Result<(), ApiError> {
+    for plugin in server.admission.plugins().filter(|plugin| plugin.handles(attributes)) {
+        plugin.validate(server, attributes, object).await?;
     }
     Ok(())
 }
@@ -71,28 +132,10 @@ pub(crate) async fn validate(
     attributes: &Attributes<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
-    if attributes.operation == Operation::Delete {
-        return namespace::protect(attributes);
-    }
-    if attributes.is("scheduling.k8s.io", "priorityclasses") {
-        server.feed.current().await.map_err(crate::server::store_error)?;
-        return pods::one_default(server, attributes, object);
-    }
-    if attributes.is("", "services") {
+    judge(server, attributes, object).await?;
+    if attributes.is("", "services") && attributes.operation != Operation::Delete {
         server.feed.current().await.map_err(crate::server::store_error)?;
         return allocate::service(server, attributes, object);
     }
     Ok(())
-}
-
-/// A node takes no pods until it has said that it is ready.
-fn taint_new_node(node: &mut Object) {
-    const KEY: &str = "node.kubernetes.io/not-ready";
-    let spec = api::ObjectExt::at_mut(node, &["spec"]);
-    let taints = spec.entry("taints").or_insert_with(|| json!([]));
-    if let Some(list) = taints.as_array_mut()
-        && !list.iter().any(|taint| taint.get("key").is_some_and(|key| key == KEY))
-    {
-        list.push(json!({"key": KEY, "effect": "NoSchedule"}));
-    }
 }

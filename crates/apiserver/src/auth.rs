@@ -3,12 +3,14 @@
 pub(crate) mod discovery;
 pub(crate) mod escalation;
 mod impersonation;
+pub(crate) mod node;
 pub(crate) mod rbac;
 pub(crate) mod rule;
 pub(crate) mod tokens;
 pub(crate) mod x509;
 
 use ::http::{Extensions, HeaderMap, header};
+use api::selector::FieldSelector;
 use api::{ApiError, GroupResource, UserInfo};
 
 pub(crate) use self::impersonation::impersonate;
@@ -28,6 +30,16 @@ pub(crate) struct Access<'a> {
     pub(crate) name: &'a str,
     /// Of what is no resource.
     pub(crate) path: &'a str,
+    /// What a list or watch is restricted to.
+    pub(crate) field_selector: Option<&'a FieldSelector>,
+}
+
+impl Access<'_> {
+    /// Only objects with exactly this value are asked for.
+    fn selects(&self, field: &str, value: &str) -> bool {
+        self.field_selector
+            .is_some_and(|selector| selector.0.iter().any(|r| r.equals && r.field == field && r.value == value))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +108,14 @@ pub(crate) async fn decide(server: &ApiServer, user: &UserInfo, access: &Access<
     if user.in_group("system:masters") {
         return Decision::allow("");
     }
-    server.rbac.decide(user, access)
+    let mut reasons = Vec::new();
+    for decision in [server.node_authorizer.decide(user, access), server.rbac.decide(user, access)] {
+        if decision.verdict != Verdict::NoOpinion {
+            return decision;
+        }
+        reasons.extend(Some(decision.reason).filter(|reason| !reason.is_empty()));
+    }
+    Decision::no_opinion(reasons.join("\n"))
 }
 
 /// Whether the request as a whole may be performed; says why.

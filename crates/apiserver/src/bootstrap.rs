@@ -18,6 +18,12 @@ use crate::server::ApiServer;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
+/// The rules of a role that every cluster has.
+pub(crate) fn role(name: &str) -> Option<Value> {
+    let found = policy::objects().into_iter().find(|role| role.plural == "clusterroles" && role.object.name() == name);
+    found.and_then(|mut role| role.object.remove("rules"))
+}
+
 /// Creates what is missing, and brings back what must not differ.
 pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Roles live in them.

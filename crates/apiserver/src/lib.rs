@@ -25,6 +25,7 @@ mod strategy;
 mod streaming;
 mod table;
 
+pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};
 pub use auth::tokens::{ServiceAccountKey, TokenError};
 pub use cors::{Cors, PatternError};

@@ -96,8 +96,7 @@ impl ApiServer {
         let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
-        let name = selected.as_ref().and_then(|selector| selector.exact("metadata.name"));
-        let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), name);
+        let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), selected);
         let under_way = self.metrics.begin(&info);
         let mut context = Context::new(info, UserInfo::default(), query, request.headers().clone());
         let mut response = match self.authenticated(&mut context, request).await {

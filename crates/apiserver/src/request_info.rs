@@ -1,11 +1,12 @@
 //! What a request asks for, read from its method and path alone.
 
+use api::selector::FieldSelector;
 use http::Method;
 
 use crate::auth::Access;
 
 /// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestInfo {
     pub is_resource: bool,
     pub path: String,
@@ -18,6 +19,8 @@ pub(crate) struct RequestInfo {
     pub name: String,
     /// What follows the subresource: the path behind a proxy.
     pub rest: Vec<String>,
+    /// What a list, watch or deletion of many is restricted to.
+    pub field_selector: Option<FieldSelector>,
 }
 
 impl RequestInfo {
@@ -36,11 +39,12 @@ impl RequestInfo {
             subresource: &self.subresource,
             name: &self.name,
             path: &self.path,
+            field_selector: self.field_selector.as_ref(),
         }
     }
 
-    /// `name_selected` is the name that a list or watch is restricted to by `metadata.name=…`; `watch` the query flag.
-    pub(crate) fn new(method: &Method, path: &str, watch: bool, name_selected: Option<&str>) -> Self {
+    /// `selected` is what a list or watch is restricted to; `watch` the query flag.
+    pub(crate) fn new(method: &Method, path: &str, watch: bool, selected: Option<FieldSelector>) -> Self {
         let plain_verb = method_verb(method);
         let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -85,10 +89,11 @@ impl RequestInfo {
             ("delete", true) => "deletecollection",
             (verb, _) => verb,
         };
-        if let (true, Some(name)) = (info.name.is_empty(), name_selected)
-            && matches!(info.verb, "list" | "watch" | "deletecollection")
-        {
-            name.clone_into(&mut info.name);
+        if matches!(info.verb, "list" | "watch" | "deletecollection") {
+            if info.name.is_empty() {
+                info.name = selected.as_ref().and_then(|s| s.exact("metadata.name")).unwrap_or_default().to_owned();
+            }
+            info.field_selector = selected;
         }
         info
     }

@@ -3,13 +3,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::ApiError;
+use api::{ApiError, Object};
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::allocate::Allocator;
+use crate::admission::{AdmissionError, AdmissionSettings, Chain};
 use crate::audit::Audit;
+use crate::auth::node::NodeAuthorizer;
 use crate::auth::rbac::Rbac;
 use crate::auth::tokens::ServiceAccountKey;
 use crate::cors::Cors;
@@ -33,6 +35,7 @@ pub struct Config {
     pub kubelet: KubeletClient,
     /// Pages of which origins may use the API.
     pub cors: Cors,
+    pub admission: AdmissionSettings,
     /// `None` logs nothing.
     pub audit: Option<Arc<Audit>>,
 }
@@ -47,6 +50,8 @@ pub struct KubeletClient {
 pub enum StartError {
     #[error("the store cannot be read")]
     Store(#[from] StoreError),
+    #[error("admission cannot be set up")]
+    Admission(#[from] AdmissionError),
     #[error("the first objects of the cluster cannot be written: {0}")]
     Bootstrap(#[from] ApiError),
 }
@@ -57,6 +62,8 @@ pub struct ApiServer {
     pub(crate) feed: Arc<Feed>,
     pub(crate) registry: Registry,
     pub(crate) rbac: Rbac,
+    pub(crate) node_authorizer: NodeAuthorizer,
+    pub(crate) admission: Chain,
     pub(crate) allocator: Allocator,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heavy: Heavy,
@@ -76,13 +83,16 @@ impl ApiServer {
         let registry = Registry::builtin(&feed);
         feed.load().await?;
         tokio::spawn(feed.clone().run());
-        let rbac = Rbac::new(&registry);
+        let (rbac, node_authorizer) = (Rbac::new(&registry), NodeAuthorizer::new(&registry));
+        let admission = Chain::new(&config.admission)?;
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let server = Arc::new(Self {
             config,
             feed,
             registry,
             rbac,
+            node_authorizer,
+            admission,
             allocator,
             metrics: Arc::default(),
             heavy: Heavy::default(),
@@ -91,6 +101,24 @@ impl ApiServer {
         });
         crate::bootstrap::run(&server).await?;
         Ok(server)
+    }
+
+    /// An object as the cache has it; `key` is `namespace/name`, or `name`.
+    pub(crate) fn cached(&self, group: &str, plural: &str, key: &str) -> Option<Object> {
+        let stored = self.registry.stored(group, plural)?.cache.as_ref()?.get(key)?;
+        Some(stored.decode())
+    }
+
+    /// All objects of a resource in a namespace, or everywhere if it is empty.
+    pub(crate) fn cached_all(&self, group: &str, plural: &str, namespace: &str) -> Vec<Object> {
+        let cache = self.registry.stored(group, plural).and_then(|served| served.cache.clone());
+        let Some(snapshot) = cache.map(|cache| cache.snapshot()) else { return Vec::new() };
+        if namespace.is_empty() {
+            return snapshot.objects.values().map(|stored| stored.decode()).collect();
+        }
+        let start: Arc<str> = format!("{namespace}/").into();
+        let own = snapshot.objects.range(start..).map(|(_, stored)| stored);
+        own.take_while(|stored| stored.namespace() == namespace).map(|stored| stored.decode()).collect()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

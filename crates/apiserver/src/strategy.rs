@@ -24,7 +24,7 @@ mod resource;
 mod service;
 mod storage;
 
-pub(crate) use self::certificates::{asks_for_group, set_requester};
+pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::service::needs_health_check;
 use api::field::FieldError;
 use api::validation::NameRule;

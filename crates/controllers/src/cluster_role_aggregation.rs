@@ -17,6 +17,7 @@ pub(crate) struct ClusterRoleAggregation {
 }
 
 impl Controller for ClusterRoleAggregation {
+    const ACCOUNT: &'static str = "clusterrole-aggregation-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

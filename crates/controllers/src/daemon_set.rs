@@ -44,6 +44,7 @@ pub(crate) struct DaemonSets {
 }
 
 impl Controller for DaemonSets {
+    const ACCOUNT: &'static str = "daemon-set-controller";
     const WORKERS: usize = 2;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

@@ -19,8 +19,7 @@ use client::{Change, Informer, Key, Next, ReconcileError, Reconciler, Recorder, 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use serde_json::json;
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 
 use self::plan::{Scale, Step};
 use self::revision::REVISION;
@@ -38,6 +37,7 @@ pub(crate) struct Deployments {
 }
 
 impl Controller for Deployments {
+    const ACCOUNT: &'static str = "deployment-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
@@ -248,10 +248,8 @@ impl Deployments {
         let revision = rollout.new.as_ref().and_then(|set| meta::annotation(&**set, REVISION));
         let mut base = cached.clone();
         if let Some(revision) = revision.filter(|revision| meta::annotation(cached, REVISION) != Some(revision)) {
-            let patch = json!({ "metadata": {
-                "annotations": { REVISION: revision }, "resourceVersion": cached.metadata.resource_version,
-            }});
-            base = api.patch(meta::name(cached), &PatchParams::default(), &Patch::Merge(patch)).await?;
+            base.metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
+            base = api.replace(meta::name(cached), &PostParams::default(), &base).await?;
         }
         if status::normalized(base.status.as_ref()) == wanted {
             return Ok(());

@@ -33,6 +33,7 @@ pub(crate) struct EndpointSlices {
 }
 
 impl Controller for EndpointSlices {
+    const ACCOUNT: &'static str = "endpointslice-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

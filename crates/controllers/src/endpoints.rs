@@ -26,6 +26,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Controller for Endpoints {
+    const ACCOUNT: &'static str = "endpoint-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

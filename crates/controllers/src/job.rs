@@ -29,6 +29,8 @@ const OURS: &str = "kubernetes.io/job-controller";
 
 pub(crate) struct Jobs {
     client: kube::Client,
+    /// What deletes finished Jobs is a controller of its own upstream, with a role of its own.
+    after_finished: kube::Client,
     jobs: Informer<Job>,
     pods: Informer<Pod>,
     expectations: Arc<Expectations>,
@@ -38,6 +40,7 @@ pub(crate) struct Jobs {
 }
 
 impl Controller for Jobs {
+    const ACCOUNT: &'static str = "job-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
@@ -60,7 +63,17 @@ impl Controller for Jobs {
         });
         let recorder = context.recorder("job-controller");
         let pod_control = PodControl::new(context.client.clone(), recorder.clone());
-        Self { client: context.client.clone(), jobs, pods, expectations, written, pod_control, recorder }
+        let after_finished = context.of("ttl-after-finished-controller").client;
+        Self {
+            client: context.client.clone(),
+            after_finished,
+            jobs,
+            pods,
+            expectations,
+            written,
+            pod_control,
+            recorder,
+        }
     }
 }
 
@@ -190,7 +203,7 @@ impl Jobs {
         if due > now {
             return Ok(Next::After(pod::until(due, now)));
         }
-        let api = Api::<Job>::namespaced(self.client.clone(), meta::namespace(job));
+        let api = Api::<Job>::namespaced(self.after_finished.clone(), meta::namespace(job));
         let only_this = Preconditions {
             uid: job.metadata.uid.clone(),
             // Someone may have changed their mind about the time.

@@ -35,6 +35,7 @@ mod written;
 use std::time::Duration;
 
 use client::{Drain, Informers};
+pub use controller::Accounts;
 use futures::future::BoxFuture;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::ReplicationController;
@@ -56,6 +57,8 @@ pub struct Config {
     pub node_cidr_mask_size: u8,
     /// Who holds the leader lease.
     pub identity: String,
+    /// Whom each controller acts as.
+    pub accounts: Accounts,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +88,7 @@ pub async fn run(
     let context = Context {
         informers: Informers::new(client.clone(), lost.clone()),
         client,
+        accounts: config.accounts,
         drain: lost.clone(),
         root_ca: config.root_ca,
         node_cidrs,
@@ -135,6 +139,6 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),
         context.start::<taint_eviction::TaintEviction>(),
-        garbage_collector::start(context),
+        garbage_collector::start(&context.of("generic-garbage-collector")),
     ]
 }

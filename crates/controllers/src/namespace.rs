@@ -25,6 +25,7 @@ pub(crate) fn is_active(namespace: &Namespace) -> bool {
 }
 
 impl Controller for Namespaces {
+    const ACCOUNT: &'static str = "namespace-controller";
     const WORKERS: usize = 10;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

@@ -76,6 +76,7 @@ pub(crate) struct NodeIpam {
 
 impl Controller for NodeIpam {
     // One at a time, or two nodes could be given the same range.
+    const ACCOUNT: &'static str = "node-controller";
     const WORKERS: usize = 1;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

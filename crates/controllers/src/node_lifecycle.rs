@@ -42,6 +42,7 @@ pub(crate) struct NodeLifecycle {
 }
 
 impl Controller for NodeLifecycle {
+    const ACCOUNT: &'static str = "node-controller";
     const WORKERS: usize = 4;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

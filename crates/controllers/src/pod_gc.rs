@@ -31,6 +31,7 @@ pub(crate) struct PodGc {
 }
 
 impl Controller for PodGc {
+    const ACCOUNT: &'static str = "pod-garbage-collector";
     const WORKERS: usize = 4;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

@@ -32,6 +32,7 @@ pub(crate) struct ReplicaSets<R: Replicated> {
 }
 
 impl<R: Replicated> Controller for ReplicaSets<R> {
+    const ACCOUNT: &'static str = R::COMPONENT;
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

@@ -26,6 +26,7 @@ pub(crate) struct ResourceQuotas {
 }
 
 impl Controller for ResourceQuotas {
+    const ACCOUNT: &'static str = "resourcequota-controller";
     const WORKERS: usize = 5;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
@@ -60,7 +61,9 @@ impl Reconciler for ResourceQuotas {
         }
         let resource = ApiResource::erase::<ResourceQuota>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        let Some(mut quota) = api.get_opt(&key.name).await? else { return Ok(Next::OnChange) };
+        // Upstream's role may list everything, but get nothing.
+        let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
+        let Some(mut quota) = api.list(&only).await?.items.pop() else { return Ok(Next::OnChange) };
         let Some(seen) = quota.data.as_object().cloned() else { return Ok(Next::OnChange) };
         let mut used = Amounts::new();
         let hard = amounts(&seen, &["spec", "hard"]);

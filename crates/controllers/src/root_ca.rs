@@ -26,6 +26,7 @@ pub(crate) struct RootCaPublisher {
 }
 
 impl Controller for RootCaPublisher {
+    const ACCOUNT: &'static str = "root-ca-cert-publisher";
     const WORKERS: usize = 2;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

@@ -18,6 +18,7 @@ pub(crate) struct ServiceAccounts {
 }
 
 impl Controller for ServiceAccounts {
+    const ACCOUNT: &'static str = "service-account-controller";
     const WORKERS: usize = 2;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

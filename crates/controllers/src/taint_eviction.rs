@@ -26,6 +26,7 @@ pub(crate) struct TaintEviction {
 }
 
 impl Controller for TaintEviction {
+    const ACCOUNT: &'static str = "node-controller";
     const WORKERS: usize = 8;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {

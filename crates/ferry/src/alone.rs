@@ -83,6 +83,7 @@ pub(crate) async fn controller_manager(options: cli::ControllerManager) -> Resul
         cluster_cidr: options.cluster_cidr,
         node_cidr_mask_size: options.node_cidr_mask_size,
         identity: format!("{}_{}", host_name(), uuid::Uuid::new_v4()),
+        accounts: remote::accounts(&options.kubeconfig)?,
     };
     let drain = until_signalled()?;
     Ok(controllers::run(remote::from_kubeconfig(&options.kubeconfig)?, config, || (), drain).await?)

@@ -71,6 +71,7 @@ pub(crate) async fn start(
         client_ca: settings.client_ca.clone(),
         kubelet: KubeletClient { tls: client_tls(&settings.kubelet_ca, &settings.kubelet_client)? },
         cors: settings.flags.cors()?,
+        admission: settings.flags.admission()?,
         audit: settings.flags.audit()?,
     };
     let server = ApiServer::start(config, store, drain).await?;
@@ -115,6 +116,13 @@ pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: &Identity, protocols: &
     let mut config = builder.with_single_cert(identity.chain()?, identity.private_key()?)?;
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
+}
+
+/// Clients for the controllers in this process, each under its service account.
+pub(crate) fn accounts_of(server: &Arc<ApiServer>) -> controllers::Accounts {
+    let server = server.clone();
+    let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+    Arc::new(move |account| client_for(&server, &format!("system:serviceaccount:kube-system:{account}"), &groups))
 }
 
 /// A client for a component in this process, under its own name.

@@ -12,10 +12,12 @@ use http::{HeaderValue, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{Client as HttpClient, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 /// Where a pod finds the token and the authority of its service account.
@@ -24,6 +26,9 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_AGE: Duration = Duration::from_secs(60);
 /// A server that is gone without a word is noticed in this time.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Tokens of accounts are asked for anew when half of their life is over.
+const ACCOUNT_TOKEN_SECONDS: u64 = 3600;
+const ACCOUNT_TOKEN_AGE: Duration = Duration::from_secs(ACCOUNT_TOKEN_SECONDS / 2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to reach a server, and as whom.
@@ -40,14 +45,41 @@ enum Token {
     None,
     Fixed(String),
     File(PathBuf),
+    /// Of a service account, asked for by one who may.
+    Account(Account),
+}
+
+struct Account {
+    name: String,
+    manager: kube::Client,
+}
+
+/// Clients for the service accounts of `kube-system`, with tokens that the kubeconfig's user asks for as needed.
+pub(crate) fn accounts(path: &Path) -> Result<controllers::Accounts> {
+    let manager = from_kubeconfig(path)?;
+    let known = kubeconfig_access(path)?;
+    let template = (known.server, known.authorities, known.server_name);
+    let make = move |name: &str| {
+        let (server, authorities, server_name) = template.clone();
+        let token = Token::Account(Account { name: name.to_owned(), manager: manager.clone() });
+        client(Access { server, authorities, server_name, identity: None, token })
+    };
+    // What could fail is the same for all.
+    make("default")?;
+    let manager = from_kubeconfig(path)?;
+    Ok(Arc::new(move |name| make(name).unwrap_or_else(|_| manager.clone())))
 }
 
 /// As the current context of a kubeconfig says.
 pub(crate) fn from_kubeconfig(path: &Path) -> Result<kube::Client> {
+    client(kubeconfig_access(path)?).with_context(|| format!("cannot use the kubeconfig {}", path.display()))
+}
+
+fn kubeconfig_access(path: &Path) -> Result<Access> {
     let said = || format!("cannot use the kubeconfig {}", path.display());
     let text = std::fs::read_to_string(path).with_context(said)?;
     let config: Value = serde_saphyr::from_str(&text).with_context(said)?;
-    client(access(&config, path.parent().unwrap_or(Path::new("."))).with_context(said)?).with_context(said)
+    access(&config, path.parent().unwrap_or(Path::new("."))).with_context(said)
 }
 
 /// As the service account of the pod this runs in.
@@ -200,7 +232,46 @@ impl Remote {
                 *read = Some((Instant::now(), header.clone()));
                 Ok(Some(header))
             }
+            Token::Account(account) => {
+                let mut read = self.read.lock().await;
+                if let Some((at, header)) = &*read
+                    && at.elapsed() < ACCOUNT_TOKEN_AGE
+                {
+                    return Ok(Some(header.clone()));
+                }
+                let header = bearer(&account.token().await?)?;
+                *read = Some((Instant::now(), header.clone()));
+                Ok(Some(header))
+            }
         }
+    }
+}
+
+impl Account {
+    /// A fresh token; the account is made if it is not there yet.
+    async fn token(&self) -> Result<String> {
+        let accounts: kube::Api<ServiceAccount> = kube::Api::namespaced(self.manager.clone(), "kube-system");
+        let asked = json!({"spec": {"expirationSeconds": ACCOUNT_TOKEN_SECONDS, "audiences": []}});
+        let ask = || async {
+            let params = kube::api::PostParams::default();
+            let request: Value = accounts.create_subresource("token", &self.name, &params, &asked).await?;
+            Ok::<_, kube::Error>(request)
+        };
+        let answer = match ask().await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+                let account = ServiceAccount { metadata, ..ServiceAccount::default() };
+                match accounts.create(&kube::api::PostParams::default(), &account).await {
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => (),
+                    made => drop(made?),
+                }
+                ask().await
+            }
+            answer => answer,
+        };
+        let answer = answer.with_context(|| format!("no token for the account {}", self.name))?;
+        let token = answer.pointer("/status/token").and_then(Value::as_str);
+        Ok(token.context("an answer without a token")?.to_owned())
     }
 }
 

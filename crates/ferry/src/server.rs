@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::alone::until_signalled;
 use crate::cli::Server;
 use crate::cluster::{ISSUER, host_address, host_name};
-use crate::control_plane::{self, Settings, client_for};
+use crate::control_plane::{self, Settings, accounts_of, client_for};
 use crate::pki::Pki;
 use crate::{certs, etcd, kubeconfig, shared_pki};
 
@@ -62,6 +62,7 @@ async fn serve(
     let drain = stop.child_token();
     let mut components = JoinSet::new();
     let manager = client_for(&api.server, "system:kube-controller-manager", &[]);
+    let accounts = accounts_of(&api.server);
     let (own, authority, id, until) = (options.clone(), pki.ca.certificate.clone(), identity.clone(), drain.clone());
     components.spawn(async move {
         let config = || controllers::Config {
@@ -69,6 +70,7 @@ async fn serve(
             cluster_cidr: own.cluster_cidr.clone(),
             node_cidr_mask_size: own.node_cidr_mask_size,
             identity: id.clone(),
+            accounts: accounts.clone(),
         };
         // Whoever loses the lead stands by again.
         while let Err(error) = controllers::run(manager.clone(), config(), || (), until.clone()).await {

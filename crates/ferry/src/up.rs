@@ -17,7 +17,7 @@ use client::Informers;
 
 use crate::cli::Up;
 use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
-use crate::control_plane::{self, Settings, client_for};
+use crate::control_plane::{self, Settings, accounts_of, client_for};
 use crate::pki::Pki;
 use crate::progress::{Progress, human};
 use crate::{addons, alone, certs, image, kubeconfig, node, preflight};
@@ -134,6 +134,7 @@ fn start_control(options: &Up, pki: &Pki, host: &Host, server: &Arc<ApiServer>, 
         cluster_cidr: options.cluster_cidr.clone(),
         node_cidr_mask_size: 24,
         identity: host.name.clone(),
+        accounts: accounts_of(server),
     };
     running.control("controllers", controllers::run(manager, config, || (), drain.clone()));
     let scheduler = client_for(server, "system:kube-scheduler", &[]);

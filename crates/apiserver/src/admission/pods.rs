@@ -3,38 +3,80 @@
 use std::sync::Arc;
 
 use api::{ApiError, Object, ObjectExt as _};
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::Attributes;
-use crate::server::ApiServer;
+use super::{Attributes, Operation, Plugin};
+use crate::server::{ApiServer, store_error};
 
-/// The class of pods that name none; there is one at most.
-fn default_class(server: &ApiServer) -> Option<Object> {
-    let classes = server.registry.find("scheduling.k8s.io", "v1", "priorityclasses")?.cache.as_ref()?;
-    let snapshot = classes.snapshot();
-    let mut all = snapshot.objects.values().map(|stored| stored.decode());
-    all.find(|class| class.get("globalDefault") == Some(&Value::Bool(true)))
+pub(super) struct Priority;
+
+#[async_trait]
+impl Plugin for Priority {
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        let written = attributes.operation != Operation::Delete;
+        written && (attributes.is("", "pods") || attributes.is("scheduling.k8s.io", "priorityclasses"))
+    }
+
+    async fn admit(
+        &self,
+        server: &Arc<ApiServer>,
+        attributes: &Attributes<'_>,
+        pod: &mut Object,
+    ) -> Result<(), ApiError> {
+        match (attributes.is("", "pods"), attributes.old) {
+            (true, None) => priority(server, attributes, pod),
+            (true, Some(old)) => {
+                keep(pod, old);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn validate(
+        &self,
+        server: &Arc<ApiServer>,
+        attributes: &Attributes<'_>,
+        class: &Object,
+    ) -> Result<(), ApiError> {
+        if attributes.is("", "pods") || class.get("globalDefault") != Some(&Value::Bool(true)) {
+            return Ok(());
+        }
+        server.feed.current().await.map_err(store_error)?;
+        match default_class(server).filter(|known| known.name() != attributes.name) {
+            Some(known) => Err(attributes.forbidden(format!(
+                "PriorityClass {} is already marked as default. Only one default can exist",
+                known.name()
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
-pub(super) fn one_default(server: &ApiServer, attributes: &Attributes<'_>, class: &Object) -> Result<(), ApiError> {
-    let wanted = class.get("globalDefault") == Some(&Value::Bool(true));
-    match default_class(server).filter(|known| wanted && known.name() != attributes.name) {
-        Some(known) => Err(attributes.forbidden(format!(
-            "PriorityClass {} is already marked as default. Only one default can exist",
-            known.name()
-        ))),
-        None => Ok(()),
+/// The class of pods that name none. Where a race left several, the lowest.
+fn default_class(server: &ApiServer) -> Option<Object> {
+    let classes = server.cached_all("scheduling.k8s.io", "priorityclasses", "");
+    let defaults = classes.into_iter().filter(|class| class.get("globalDefault") == Some(&Value::Bool(true)));
+    defaults.min_by_key(|class| class.get("value").and_then(Value::as_i64))
+}
+
+/// What was resolved at creation stays, though the client does not repeat it.
+fn keep(pod: &mut Object, old: &Object) {
+    for field in ["priority", "preemptionPolicy"] {
+        if let (None, Some(value)) = (pod.at(&["spec", field]), old.at(&["spec", field])) {
+            pod.at_mut(&["spec"]).insert(field.into(), value.clone());
+        }
     }
 }
 
 /// Resolves a pod's priority class into its number.
-pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
-    let classes = server.registry.find("scheduling.k8s.io", "v1", "priorityclasses").and_then(|s| s.cache.as_ref());
+fn priority(server: &ApiServer, attributes: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let wanted = pod.text(&["spec", "priorityClassName"]).to_owned();
     let class = if wanted.is_empty() {
         default_class(server)
     } else {
-        let found = classes.and_then(|cache| cache.get(&wanted)).map(|stored| stored.decode());
+        let found = server.cached("scheduling.k8s.io", "priorityclasses", &wanted);
         Some(found.ok_or_else(|| attributes.forbidden(format!("no PriorityClass with name {wanted} was found")))?)
     };
     let value = class.as_ref().and_then(|class| class.get("value")).and_then(Value::as_i64).unwrap_or(0);
@@ -47,9 +89,16 @@ pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod
     }
     let policy = class.as_ref().map_or("", |class| class.text(&["preemptionPolicy"]));
     let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy }.to_owned();
+    let asked = pod.text(&["spec", "preemptionPolicy"]);
+    if !asked.is_empty() && asked != policy {
+        let why = format!(
+            "the string value of PreemptionPolicy ({asked}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        );
+        return Err(attributes.forbidden(why));
+    }
     let spec = pod.at_mut(&["spec"]);
     spec.insert("priority".into(), value.into());
-    spec.entry("preemptionPolicy").or_insert_with(|| policy.into());
+    spec.insert("preemptionPolicy".into(), policy.into());
     if let (true, Some(class)) = (wanted.is_empty(), class) {
         spec.insert("priorityClassName".into(), class.name().into());
     }
@@ -57,7 +106,21 @@ pub(super) fn priority(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod
 }
 
 /// A pod stays on a node that is not ready or unreachable for five minutes, unless it says otherwise.
-pub(super) fn default_toleration_seconds(pod: &mut Object) {
+pub(super) struct DefaultTolerationSeconds;
+
+#[async_trait]
+impl Plugin for DefaultTolerationSeconds {
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        attributes.operation != Operation::Delete && attributes.is("", "pods")
+    }
+
+    async fn admit(&self, _: &Arc<ApiServer>, _: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
+        default_toleration_seconds(pod);
+        Ok(())
+    }
+}
+
+fn default_toleration_seconds(pod: &mut Object) {
     let spec = pod.at_mut(&["spec"]);
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
     let Some(list) = tolerations.as_array_mut() else { return };

@@ -19,6 +19,9 @@ pub(crate) async fn charge(
     old: Option<&Object>,
     new: Option<&Object>,
 ) -> Result<Vec<Beside>, ApiError> {
+    if !server.admission.is_on("ResourceQuota") {
+        return Ok(Vec::new());
+    }
     let info = &attributes.served.info;
     let quotas = server.registry.stored("", "resourcequotas").and_then(|served| served.cache.as_ref());
     let (true, Some(quotas), Some(counted)) = (info.namespaced, quotas, Counted::new(&info.group, &info.plural)) else {

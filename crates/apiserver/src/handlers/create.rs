@@ -23,9 +23,7 @@ pub(super) async fn answer(
         return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
     }
     let mut object = read_object(served, context, body).await?;
-    if signing::is_request(served) {
-        signing::admit(served, context, &mut object)?;
-    }
+    signing::set_requester(served, context, &mut object);
     let manager = field_manager::of_request(context, "CreateOptions")?;
     let tracking = Tracking::Update(&manager);
     let writer = Writer {

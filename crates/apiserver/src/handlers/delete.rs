@@ -178,8 +178,9 @@ impl Writer<'_> {
         let (stored, old) = self.current(namespace, name).await?;
         self.check_preconditions(&old, options)?;
         let attributes = self.attributes(Operation::Delete, namespace, name, Some(&old));
-        let mut seen = old.clone();
-        admission::validate(self.server, &attributes, &mut seen).await?;
+        let mut seen = Object::new();
+        admission::mutate(self.server, &attributes, &mut seen).await?;
+        admission::judge(self.server, &attributes, &seen).await?;
         let mut new = old.clone();
         propagate(&mut new, options.propagation_policy.as_deref());
         let grace = self.served.strategy.grace_period(&old, options.grace_period_seconds).unwrap_or(0);

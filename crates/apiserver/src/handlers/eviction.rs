@@ -6,7 +6,7 @@ use api::selector::Selector;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::special::read;
+use super::special::{self, read};
 use super::{DeleteOptions, Writer};
 use crate::field_manager::Tracking;
 use crate::http::Body;
@@ -20,21 +20,16 @@ pub(super) async fn evict(
     context: &Context,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let eviction = read(context, body, "Eviction").await?;
+    let mut eviction = read(context, body, "Eviction").await?;
     let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
+    special::admit(server, pods, context, (name, "eviction"), &mut eviction).await?;
     let options: DeleteOptions = match eviction.get("deleteOptions") {
         Some(options) => serde_json::from_value(options.clone()).map_err(|e| ApiError::bad_request(e.to_string()))?,
         None => DeleteOptions::default(),
     };
     let dry_run = context.dry_run("CreateOptions")? || options.is_dry_run();
-    let writer = Writer {
-        server,
-        served: pods,
-        context: Some(context),
-        subresource: "eviction",
-        dry_run,
-        tracking: Tracking::None,
-    };
+    let writer =
+        Writer { server, served: pods, context: None, subresource: "eviction", dry_run, tracking: Tracking::None };
     let (_, pod) = writer.current(namespace, name).await?;
     let finished = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending");
     if !finished && !pod.is_terminating() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::field::FieldError;
+use api::selector::{FieldRequirement, FieldSelector};
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use serde_json::{Value, json};
 
@@ -124,6 +125,7 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
     let field = |part: &'static str, key: &'static str| review.text(&["spec", part, key]);
     let is_resource = review.at(&["spec", "resourceAttributes"]).is_some_and(|part| !part.is_null());
     let part = if is_resource { "resourceAttributes" } else { "nonResourceAttributes" };
+    let selector = review.at(&["spec", part, "fieldSelector"]).and_then(Value::as_object).map(field_selector);
     let asked = Access {
         is_resource,
         verb: field(part, "verb"),
@@ -133,6 +135,7 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
         subresource: field(part, "subresource"),
         name: field(part, "name"),
         path: field(part, "path"),
+        field_selector: selector.as_ref(),
     };
     let decision = decide(server, user, &asked).await;
     let mut status = json!({"allowed": decision.is_allowed()});
@@ -145,6 +148,26 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
         }
     }
     status
+}
+
+/// What cannot be understood restricts nothing, and so gains nobody anything.
+fn field_selector(part: &Object) -> FieldSelector {
+    let raw = part.text(&["rawSelector"]);
+    if !raw.is_empty() {
+        return FieldSelector::parse(raw).unwrap_or_default();
+    }
+    let requirements = part.get("requirements").and_then(Value::as_array).into_iter().flatten();
+    let read = |requirement: &Value| {
+        let requirement = requirement.as_object()?;
+        let equals = match requirement.text(&["operator"]) {
+            "In" => true,
+            "NotIn" => false,
+            _ => return None,
+        };
+        let [Value::String(value)] = requirement.get("values")?.as_array()?.as_slice() else { return None };
+        Some(FieldRequirement { field: requirement.text(&["key"]).to_owned(), equals, value: value.clone() })
+    };
+    FieldSelector(requirements.filter_map(read).collect())
 }
 
 fn rules(server: &Arc<ApiServer>, context: &Context, review: &Object) -> Result<Value, ApiError> {

@@ -6,7 +6,8 @@ use ::http::{Response, StatusCode};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Writer, eviction, now, review, signing};
+use super::{Writer, eviction, now, review};
+use crate::admission::{self, Attributes, Operation};
 use crate::auth::tokens;
 use crate::field_manager::{self, Tracking};
 use crate::http::{self, Body, respond};
@@ -39,8 +40,9 @@ pub(super) async fn answer(
         }
         ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
         ("", "serviceaccounts", "token", "create") => {
-            let request = read(context, body, "TokenRequest").await?;
+            let mut request = read(context, body, "TokenRequest").await?;
             server.feed.current().await.map_err(crate::server::store_error)?;
+            admit(server, served, context, (&info.name, "token"), &mut request).await?;
             created(tokens::request(server, &info.namespace, &info.name, request)?)
         }
         ("", "namespaces", "finalize", "update") => finalize(server, served, context, body).await,
@@ -53,12 +55,29 @@ pub(super) async fn answer(
             let request = read(context, body, &served.info.kind).await?;
             created(review::answer(server, context, resource, request).await?)
         }
-        ("certificates.k8s.io", "certificatesigningrequests", "approval" | "status", "update" | "patch") => {
-            signing::authorize(server, served, context).await?;
-            Ok(Outcome::Generic(body))
-        }
         _ => Ok(Outcome::Generic(body)),
     }
+}
+
+/// Admission of what is created on an object rather than stored.
+pub(super) async fn admit(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    (name, subresource): (&str, &str),
+    object: &mut Object,
+) -> Result<(), ApiError> {
+    let attributes = Attributes {
+        operation: Operation::Create,
+        served,
+        namespace: &context.info.namespace,
+        name,
+        subresource,
+        context: Some(context),
+        old: None,
+    };
+    admission::mutate(server, &attributes, object).await?;
+    admission::judge(server, &attributes, object).await
 }
 
 pub(super) async fn read(context: &Context, body: Body, kind: &str) -> Result<Object, ApiError> {
@@ -74,8 +93,10 @@ async fn bind(
     name: &str,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let binding = read(context, body, "Binding").await?;
-    let name = if name.is_empty() { binding.name() } else { name };
+    let mut binding = read(context, body, "Binding").await?;
+    let name = if name.is_empty() { binding.name().to_owned() } else { name.to_owned() };
+    admit(server, pods, context, (&name, "binding"), &mut binding).await?;
+    let name = name.as_str();
     let node = binding.text(&["target", "name"]);
     let mut errors = Vec::new();
     if !matches!(binding.text(&["target", "kind"]), "" | "Node") {
@@ -94,7 +115,7 @@ async fn bind(
     let writer = Writer {
         server,
         served: pods,
-        context: Some(context),
+        context: None,
         subresource: "binding",
         dry_run: context.dry_run("CreateOptions")?,
         tracking: Tracking::None,

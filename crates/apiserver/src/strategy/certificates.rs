@@ -7,6 +7,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer as _, Pem, X509Certificate};
+use x509_parser::x509::X509Name;
 
 use super::check::{At, check, unique};
 use super::{Strategy, items, items_mut};
@@ -115,14 +116,25 @@ pub(crate) fn set_requester(request: &mut Object, user: &UserInfo) {
 
 /// The subject of the certificate that is asked for would be in this group.
 pub(crate) fn asks_for_group(request: &Object, group: &str) -> bool {
+    let is =
+        |subject: &X509Name<'_>| subject.iter_organization().any(|own| own.as_str().is_ok_and(|name| name == group));
+    of_subject(request, is).unwrap_or(false)
+}
+
+/// The common name of that subject; `None` if the request cannot be read.
+pub(crate) fn common_name(request: &Object) -> Option<String> {
+    let name = |subject: &X509Name<'_>| {
+        let first = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
+        first.unwrap_or_default().to_owned()
+    };
+    of_subject(request, name)
+}
+
+fn of_subject<T>(request: &Object, ask: impl FnOnce(&X509Name<'_>) -> T) -> Option<T> {
     let bytes = decoded(request.text(&["spec", "request"]));
-    let pem = Pem::iter_from_buffer(&bytes).next().and_then(Result::ok);
-    pem.is_some_and(|pem| {
-        X509CertificationRequest::from_der(&pem.contents).is_ok_and(|(_, request)| {
-            let subject = &request.certification_request_info.subject;
-            subject.iter_organization().any(|organization| organization.as_str().is_ok_and(|name| name == group))
-        })
-    })
+    let pem = Pem::iter_from_buffer(&bytes).next()?.ok()?;
+    let (_, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+    Some(ask(&request.certification_request_info.subject))
 }
 
 /// What holds for every write of a status; conditions of the `closed` types are another's to decide.

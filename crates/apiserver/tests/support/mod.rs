@@ -52,6 +52,7 @@ impl Api {
             client_ca: Vec::new(),
             kubelet: KubeletClient { tls: Arc::new(tls) },
             cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
+            admission: apiserver::AdmissionSettings::default(),
             audit: None,
         };
         change(&mut config);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use apiserver::{Audit, AuditLog, Cors};
+use apiserver::{AdmissionSettings, Audit, AuditLog, Cors};
 use clap::Args;
 
 #[derive(Args, Clone, Default)]
@@ -27,9 +27,27 @@ pub(crate) struct Api {
     /// Megabytes after which the file is rotated [default: 100]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) audit_log_maxsize: u64,
+    /// Admission plugins to turn on beside those that are
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) enable_admission_plugins: Vec<String>,
+    /// Admission plugins to turn off
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) disable_admission_plugins: Vec<String>,
+    /// What admission plugins are configured with: an AdmissionConfiguration of apiserver.config.k8s.io/v1
+    #[arg(long)]
+    pub(crate) admission_control_config_file: Option<PathBuf>,
 }
 
 impl Api {
+    pub(crate) fn admission(&self) -> Result<AdmissionSettings> {
+        let configuration = self.admission_control_config_file.as_deref().map(AdmissionSettings::read).transpose()?;
+        Ok(AdmissionSettings {
+            enable: self.enable_admission_plugins.clone(),
+            disable: self.disable_admission_plugins.clone(),
+            configuration,
+        })
+    }
+
     pub(crate) fn cors(&self) -> Result<Cors> {
         Cors::new(&self.cors_allowed_origins).context("--cors-allowed-origins")
     }
