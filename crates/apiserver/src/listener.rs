@@ -1,5 +1,7 @@
 //! The secure port: TLS, HTTP/1.1 and HTTP/2, and who the certificate says the client is.
 
+mod gathered;
+
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
+use self::gathered::Gathered;
 use crate::audit::ClientAddress;
 use crate::auth::{ClientCertificate, x509};
 use crate::http::{Body, BoxError, held};
@@ -121,7 +124,8 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(250);
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
-    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let mut connection =
+        pin!(builder.serve_connection_with_upgrades(TokioIo::new(Gathered::new(stream, is_http2)), service));
     let mut is_ending = false;
     loop {
         tokio::select! {

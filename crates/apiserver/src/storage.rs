@@ -8,7 +8,7 @@ mod stored;
 mod texts;
 mod writes;
 
-pub(crate) use cache::{Cache, Position, Snapshot, WatchError};
+pub(crate) use cache::{Cache, Place, Snapshot, WatchError};
 pub(crate) use feed::Feed;
 pub(crate) use follow::{Follower, Step};
 pub(crate) use stored::{Change, EventType, Stored, frame};

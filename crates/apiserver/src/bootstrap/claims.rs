@@ -51,8 +51,8 @@ pub(super) async fn keep(server: Arc<ApiServer>) {
     let addresses = server.registry.stored("networking.k8s.io", "ipaddresses").and_then(|served| served.cache.clone());
     let Some(addresses) = addresses else { return };
     loop {
-        let Ok((mut position, _)) = addresses.watch_from(None) else { return };
-        while let Ok(changes) = addresses.next(&mut position).await {
+        let Ok((mut place, _)) = addresses.watch_from(None) else { return };
+        while let Ok(changes) = place.next().await {
             if changes.iter().any(|change| change.deleted) {
                 tokio::time::sleep(SETTLE).await;
                 if let Err(error) = repair(&server).await {

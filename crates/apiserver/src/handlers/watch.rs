@@ -1,5 +1,6 @@
 //! WATCH: the changes of a resource as they happen, as one chunk per event.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,34 +8,53 @@ use ::http::{HeaderValue, Response, header};
 use api::{ApiError, protobuf};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::list::Selection;
 use super::{encode, options};
 use crate::convert;
-use crate::http::{Accept, Body, BoxError, Encoding, Form, stream};
+use crate::http::{Accept, Body, Encoding, Form, stream};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, store_error};
-use crate::storage::{Change, EventType, Position, Snapshot, Stored, WatchError, frame};
+use crate::storage::{Change, EventType, Place, Snapshot, Stored, WatchError, frame};
 
 /// Upstream closes watches after 30 to 60 minutes where the client does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How far a client may lag behind in its connection before the ring has to wait for it.
-const CHUNKS_AHEAD: usize = 16;
 
+/// What one watcher sees, and how it wants to see it.
 struct Watcher {
     server: Arc<ApiServer>,
     served: Arc<Served>,
     selection: Selection,
     accept: Accept,
     include_object: Option<String>,
-    out: mpsc::Sender<Result<Bytes, BoxError>>,
 }
 
-/// The client went away, or was told why its watch ends.
-struct Ended;
+/// A watch as its connection pulls it, an event at a time: there is no task and no queue between the ring of changes and the
+/// client, so one that does not read costs nothing but its place.
+struct Session {
+    watcher: Watcher,
+    /// What there is at the beginning, the last first, with the revision it is of.
+    state: Vec<Arc<Stored>>,
+    /// The bookmark that ends the state, or the error that ends the watch.
+    then: Option<Then>,
+    place: Option<Place>,
+    changes: std::vec::IntoIter<Arc<Change>>,
+    /// Up to here the client knows.
+    told: i64,
+    /// `None` where none are asked for.
+    bookmarks: Option<Interval>,
+    timeout: Pin<Box<Sleep>>,
+    drain: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+enum Then {
+    Bookmark(i64),
+    Fail(WatchError),
+}
 
 pub(super) async fn answer(
     server: &Arc<ApiServer>,
@@ -57,43 +77,41 @@ pub(super) async fn answer(
     if asked != "0" {
         server.feed.current().await.map_err(store_error)?;
     }
-    let (out, receiver) = mpsc::channel(CHUNKS_AHEAD);
     let watcher = Watcher {
         server: server.clone(),
         served: served.clone(),
         selection,
         accept: accept.clone(),
         include_object: query.get("includeObject").map(ToOwned::to_owned),
-        out,
     };
     // Before the snapshot: a change between the two follows as an event.
     let applied = server.feed.applied();
-    let start = cache.watch_from(from);
     let timeout = query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
     let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
-    let with_state = from.is_none() && initial_events != Some(false);
-    let end_mark = initial_events == Some(true);
-    let drain = server.drain.clone();
-    tokio::spawn(async move {
-        let work = async {
-            match start {
-                Ok((position, snapshot)) => {
-                    if with_state {
-                        watcher.send_state(&snapshot, applied, end_mark && bookmarks).await?;
-                    }
-                    watcher.follow(&cache, position, bookmarks).await
-                }
-                Err(error) => watcher.fail(&error).await,
+    let mut session = Session {
+        watcher,
+        state: Vec::new(),
+        then: None,
+        place: None,
+        changes: Vec::new().into_iter(),
+        told: applied,
+        bookmarks: bookmarks.then(|| tokio::time::interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY)),
+        timeout: Box::pin(tokio::time::sleep(timeout)),
+        drain: Box::pin(server.drain.clone().cancelled_owned()),
+    };
+    match cache.watch_from(from) {
+        Ok((place, snapshot)) => {
+            if from.is_none() && initial_events != Some(false) {
+                session.state = session.watcher.state(&snapshot);
+                let is_marked = initial_events == Some(true) && bookmarks;
+                session.then = is_marked.then(|| Then::Bookmark(snapshot.revision.max(applied)));
             }
-        };
-        tokio::select! {
-            Ended = async { match work.await { Ok(()) | Err(Ended) => Ended } } => (),
-            () = tokio::time::sleep(timeout) => (),
-            () = drain.cancelled() => (),
+            session.place = Some(place);
         }
-    });
-    let chunks = futures::stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|chunk| (chunk, receiver))
+        Err(error) => session.then = Some(Then::Fail(error)),
+    }
+    let chunks = futures::stream::unfold(session, |mut session| async move {
+        session.next().await.map(|chunk| (Ok(chunk), session))
     });
     let mut response = Response::new(stream(chunks));
     let content_type = match accept.encoding {
@@ -105,75 +123,88 @@ pub(super) async fn answer(
     Ok(response)
 }
 
-impl Watcher {
-    async fn send(&self, chunk: Bytes) -> Result<(), Ended> {
-        self.out.send(Ok(chunk)).await.map_err(|_| Ended)
-    }
-
-    async fn send_state(&self, snapshot: &Snapshot, applied: i64, end_mark: bool) -> Result<(), Ended> {
-        for stored in snapshot.objects.values().filter(|stored| self.selection.matches(stored)) {
-            let chunk = match self.plain() {
-                Some(Encoding::Protobuf) => self.sealed(EventType::Added, stored),
-                Some(_) => frame(EventType::Added, stored),
-                None => self.render(EventType::Added, stored),
-            };
-            self.send(chunk).await?;
+impl Session {
+    /// The next event; `None` ends the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(stored) = self.state.pop() {
+            return Some(self.watcher.added(&stored));
         }
-        if end_mark {
-            self.bookmark(snapshot.revision.max(applied), true).await?;
+        match self.then.take() {
+            Some(Then::Bookmark(revision)) => return Some(self.watcher.bookmark(revision, true)),
+            Some(Then::Fail(error)) => return Some(self.watcher.fail(&error)),
+            None => (),
         }
-        Ok(())
-    }
-
-    async fn follow(
-        &self,
-        cache: &crate::storage::Cache,
-        mut position: Position,
-        bookmarks: bool,
-    ) -> Result<(), Ended> {
-        let mut told = self.server.feed.applied();
-        let mut bookmark = tokio::time::interval_at(tokio::time::Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY);
+        let place = self.place.as_mut()?;
         loop {
+            for change in &mut self.changes {
+                self.told = self.told.max(change.revision);
+                if let Some(chunk) = self.watcher.seen(&change) {
+                    return Some(chunk);
+                }
+            }
             // Read before the changes are: what a bookmark covers has then been sent.
-            let applied = self.server.feed.applied();
-            let changes = tokio::select! {
-                changes = cache.next(&mut position) => changes,
-                () = self.out.closed() => return Err(Ended),
-                _ = bookmark.tick(), if bookmarks => {
-                    if applied > told && cache.is_at_end(position) {
-                        told = applied;
-                        self.bookmark(applied, false).await?;
-                    }
-                    continue;
+            let applied = self.watcher.server.feed.applied();
+            let due = async {
+                match &mut self.bookmarks {
+                    Some(bookmarks) => bookmarks.tick().await,
+                    None => std::future::pending().await,
                 }
             };
-            let changes = match changes {
-                Ok(changes) => changes,
-                Err(error) => return self.fail(&error).await,
-            };
-            for change in changes {
-                told = told.max(change.revision);
-                self.tell(&change).await?;
+            tokio::select! {
+                biased;
+                () = &mut self.timeout => return None,
+                () = &mut self.drain => return None,
+                changes = place.next() => match changes {
+                    Ok(changes) => self.changes = changes.into_iter(),
+                    Err(error) => {
+                        let told = self.watcher.fail(&error);
+                        self.place = None;
+                        return Some(told);
+                    }
+                },
+                _ = due => {
+                    if applied > self.told && place.is_at_end() {
+                        self.told = applied;
+                        return Some(self.watcher.bookmark(applied, false));
+                    }
+                }
             }
+        }
+    }
+}
+
+impl Watcher {
+    /// What this watcher is shown of what there is, the last first.
+    fn state(&self, snapshot: &Snapshot) -> Vec<Arc<Stored>> {
+        let selected = snapshot.objects.values().filter(|stored| self.selection.matches(stored));
+        let mut selected: Vec<_> = selected.cloned().collect();
+        selected.reverse();
+        selected
+    }
+
+    fn added(&self, stored: &Stored) -> Bytes {
+        match self.plain() {
+            Some(Encoding::Protobuf) => self.sealed(EventType::Added, stored),
+            Some(_) => frame(EventType::Added, stored),
+            None => self.render(EventType::Added, stored),
         }
     }
 
     /// What this watcher sees of a change: an object that enters its selection is added, one that leaves is deleted.
-    async fn tell(&self, change: &Change) -> Result<(), Ended> {
+    fn seen(&self, change: &Change) -> Option<Bytes> {
         let before = change.previous.as_ref().is_some_and(|previous| self.selection.matches(previous));
         let now = !change.deleted && self.selection.matches(&change.object);
         let kind = match (before, now) {
-            (false, false) => return Ok(()),
+            (false, false) => return None,
             (false, true) => EventType::Added,
             (true, true) => EventType::Modified,
             (true, false) => EventType::Deleted,
         };
-        let chunk = match self.plain() {
+        Some(match self.plain() {
             Some(Encoding::Protobuf) => change.protobuf_frame(kind, || self.sealed(kind, &change.object)),
             Some(_) => change.frame(kind, &change.object),
             None => self.render(kind, &change.object),
-        };
-        self.send(chunk).await
+        })
     }
 
     /// Stored bytes can be sent as they are, in this encoding.
@@ -211,7 +242,7 @@ impl Watcher {
         self.line(kind.as_str(), &value)
     }
 
-    async fn bookmark(&self, revision: i64, initial_events_end: bool) -> Result<(), Ended> {
+    fn bookmark(&self, revision: i64, initial_events_end: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if let (true, Some(map)) = (initial_events_end, metadata.as_object_mut()) {
             map.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
@@ -223,11 +254,10 @@ impl Watcher {
         {
             object = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &bare);
         }
-        self.send(self.line("BOOKMARK", &object)).await
+        self.line("BOOKMARK", &object)
     }
 
-    async fn fail(&self, error: &WatchError) -> Result<(), Ended> {
-        let status = ApiError::expired(error.to_string()).to_status();
-        self.send(self.line("ERROR", &status)).await
+    fn fail(&self, error: &WatchError) -> Bytes {
+        self.line("ERROR", &ApiError::expired(error.to_string()).to_status())
     }
 }

@@ -20,6 +20,8 @@ const EVENT_SECONDS: i64 = 3600;
 /// Enough for a client that reconnects after a pause, small enough to forget.
 const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
+/// How many changes a watcher takes at once.
+const BATCH: usize = 256;
 
 /// All objects of a resource as of one revision.
 #[derive(Clone, Debug)]
@@ -52,9 +54,12 @@ struct Ring {
     forgotten: i64,
 }
 
-/// Where a watcher is in the ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Position(u64);
+/// A watcher's place in the ring.
+pub(crate) struct Place {
+    cache: Arc<Cache>,
+    position: u64,
+    newest: watch::Receiver<u64>,
+}
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WatchError {
@@ -112,48 +117,52 @@ impl Cache {
         self.newest.send_replace(ring.end());
     }
 
-    /// A position just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
-    pub(crate) fn watch_from(&self, revision: Option<i64>) -> Result<(Position, Arc<Snapshot>), WatchError> {
+    /// A place just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
+    pub(crate) fn watch_from(self: &Arc<Self>, revision: Option<i64>) -> Result<(Place, Arc<Snapshot>), WatchError> {
         let ring = self.ring.lock();
         let snapshot = self.snapshot.load_full();
-        let Some(revision) = revision else { return Ok((Position(ring.end()), snapshot)) };
-        if revision < ring.forgotten {
-            return Err(WatchError::TooOld { asked: revision, oldest: ring.forgotten });
-        }
-        let skipped = ring.changes.partition_point(|change| change.revision <= revision);
-        Ok((Position(ring.first + skipped as u64), snapshot))
+        let position = match revision {
+            None => ring.end(),
+            Some(revision) if revision < ring.forgotten => {
+                return Err(WatchError::TooOld { asked: revision, oldest: ring.forgotten });
+            }
+            Some(revision) => ring.first + ring.changes.partition_point(|change| change.revision <= revision) as u64,
+        };
+        Ok((Place { cache: self.clone(), position, newest: self.newest.subscribe() }, snapshot))
     }
+}
 
+impl Place {
     /// Every change so far has been handed out.
-    pub(crate) fn is_at_end(&self, position: Position) -> bool {
-        self.ring.lock().end() == position.0
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.cache.ring.lock().end() == self.position
     }
 
-    /// All changes at and after `position`, without waiting, and the revision they lead to.
-    pub(super) fn since(&self, position: &mut Position) -> Result<(Vec<Arc<Change>>, i64), WatchError> {
-        let ring = self.ring.lock();
-        let skip = position.0.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
+    /// All changes from here on, without waiting, and the revision they lead to.
+    pub(super) fn since(&mut self) -> Result<(Vec<Arc<Change>>, i64), WatchError> {
+        let ring = self.cache.ring.lock();
+        let skip = self.position.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
         let changes = ring.changes.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)).cloned().collect();
-        position.0 = ring.end();
-        Ok((changes, self.revision()))
+        self.position = ring.end();
+        Ok((changes, self.cache.revision()))
     }
 
-    /// The changes at and after `position`, waiting for the first; the position moves past them.
-    pub(crate) async fn next(&self, position: &mut Position) -> Result<Vec<Arc<Change>>, WatchError> {
-        let mut newest = self.newest.subscribe();
+    /// The changes from here on, waiting for the first; the place moves past them.
+    pub(crate) async fn next(&mut self) -> Result<Vec<Arc<Change>>, WatchError> {
         loop {
-            newest.borrow_and_update();
-            {
-                let ring = self.ring.lock();
-                let skip = position.0.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
+            // The sequence number is published after the ring holds the change.
+            if *self.newest.borrow_and_update() != self.position {
+                let ring = self.cache.ring.lock();
+                let skip = self.position.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
                 let skip = usize::try_from(skip).unwrap_or(usize::MAX);
                 if skip < ring.changes.len() {
-                    let changes: Vec<_> = ring.changes.iter().skip(skip).take(256).cloned().collect();
-                    position.0 += changes.len() as u64;
+                    let changes: Vec<_> = ring.changes.range(skip..).take(BATCH).cloned().collect();
+                    self.position += changes.len() as u64;
                     return Ok(changes);
                 }
             }
-            if newest.changed().await.is_err() {
+            // The sender lives as long as the cache, which this holds.
+            if self.newest.changed().await.is_err() {
                 return Err(WatchError::FellBehind);
             }
         }

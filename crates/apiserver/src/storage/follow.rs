@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::cache::{Cache, Position, Snapshot};
+use super::cache::{Cache, Place, Snapshot};
 use super::stored::Change;
 
 pub(crate) struct Follower {
     cache: Arc<Cache>,
-    position: Option<Position>,
+    place: Option<Place>,
     seen: i64,
 }
 
@@ -20,25 +20,25 @@ pub(crate) enum Step<'a> {
 
 impl Follower {
     pub(crate) fn new(cache: Arc<Cache>) -> Self {
-        Self { cache, position: None, seen: 0 }
+        Self { cache, place: None, seen: 0 }
     }
 
     pub(crate) fn is_current(&self) -> bool {
-        self.position.is_some() && self.cache.revision() == self.seen
+        self.place.is_some() && self.cache.revision() == self.seen
     }
 
     pub(crate) fn catch_up(&mut self, mut visit: impl FnMut(Step<'_>)) {
-        if let Some(position) = &mut self.position
-            && let Ok((changes, revision)) = self.cache.since(position)
+        if let Some(place) = &mut self.place
+            && let Ok((changes, revision)) = place.since()
         {
             changes.iter().for_each(|change| visit(Step::Changed(change)));
             self.seen = revision;
             return;
         }
         // Either the first time, or so much happened that the ring has forgotten some of it.
-        if let Ok((position, snapshot)) = self.cache.watch_from(None) {
+        if let Ok((place, snapshot)) = self.cache.watch_from(None) {
             visit(Step::Reset(&snapshot));
-            (self.position, self.seen) = (Some(position), snapshot.revision);
+            (self.place, self.seen) = (Some(place), snapshot.revision);
         }
     }
 }
