@@ -3,6 +3,7 @@
 //! A bench is a module with a `run`; it fills a [`report::Report`], which prints a line per bar and fails if one is missed.
 
 mod api;
+mod http2;
 mod report;
 mod store;
 

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// Whom a client believes, and who it is.
-pub(super) struct Trust(TlsConnector);
+pub(super) struct Trust(Arc<rustls::ClientConfig>);
 
 impl Trust {
     pub(super) fn read(kubeconfig: &Path) -> Result<Trust> {
@@ -36,19 +36,32 @@ impl Trust {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_client_auth_cert(vec![chain], key)?;
-        Ok(Trust(TlsConnector::from(Arc::new(tls))))
+        Ok(Trust(Arc::new(tls)))
     }
 
     /// A connection on which nothing was said yet.
     pub(super) async fn open(&self, url: &str) -> Result<TlsStream<TcpStream>> {
+        self.open_for(url, &[]).await
+    }
+
+    /// The same, to speak HTTP/2.
+    pub(super) async fn open_http2(&self, url: &str) -> Result<TlsStream<TcpStream>> {
+        self.open_for(url, b"h2").await
+    }
+
+    async fn open_for(&self, url: &str, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
+        let mut config = (*self.0).clone();
+        if !protocol.is_empty() {
+            config.alpn_protocols = vec![protocol.to_vec()];
+        }
         let stream = TcpStream::connect(host(url)?).await?;
         stream.set_nodelay(true)?;
         let address = host(url)?.rsplit_once(':').context("a host without a port")?.0.to_owned();
-        Ok(self.0.connect(ServerName::try_from(address)?, stream).await?)
+        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(address)?, stream).await?)
     }
 }
 
-fn host(url: &str) -> Result<&str> {
+pub(super) fn host(url: &str) -> Result<&str> {
     url.strip_prefix("https://").context("the url is https://HOST:PORT")
 }
 

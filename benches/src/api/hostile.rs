@@ -19,6 +19,8 @@ const CLIENTS: usize = 8;
 const GETS: usize = 1000;
 /// Attackers of each kind that sends bodies.
 const ATTACKERS: usize = 2;
+/// Between what one of them sends: it is what is sent that does the harm here, not how much.
+const PAUSE: Duration = Duration::from_millis(20);
 const SLOW: usize = 500;
 const IDLE: usize = 10_000;
 const WATCHERS: usize = 200;
@@ -71,6 +73,7 @@ pub(super) async fn run(server: Server, report: &mut Report) -> Result<()> {
                             client.provoke(method.clone(), &path, &content_type, body.clone()).await
                         {
                             ensure!(!status.is_server_error(), "{status} for {path}");
+                            sleep(PAUSE).await;
                         }
                     }
                 });
@@ -183,13 +186,13 @@ async fn deaf(server: &Arc<Server>) -> Result<Attack> {
     attack.spawn(async move {
         for index in 0_usize.. {
             let map =
-                json!({"metadata": {"name": "written"}, "data": {"text": "v".repeat(10_000), "n": index.to_string()}});
+                json!({"metadata": {"name": "written"}, "data": {"text": "v".repeat(1000), "n": index.to_string()}});
             let (method, path) = match index {
                 0 => (Method::POST, format!("{NAMESPACE}/configmaps")),
                 _ => (Method::PUT, format!("{NAMESPACE}/configmaps/written")),
             };
             writer.send(method, &path, map.to_string().into()).await?;
-            sleep(Duration::from_millis(1)).await;
+            sleep(PAUSE).await;
         }
         Ok(())
     });

@@ -5,28 +5,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
-use bytes::Bytes;
+use anyhow::{Context as _, Result, ensure};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use http::Method;
-use http_body_util::BodyExt as _;
 use serde_json::json;
 use tokio::{sync::Barrier, task::JoinSet};
 
 use super::{
     NAMESPACE,
-    client::Client,
+    client::{Trust, host},
     servers::{Server, Servers},
 };
-use crate::report::{Latencies, Report};
+use crate::{
+    http2::{END_HEADERS, END_STREAM, HEADERS, Http2, frame, string},
+    report::{Latencies, Report},
+};
 
 const WATCHERS: usize = 1000;
+/// How many of them share a connection.
+const TOGETHER: usize = 50;
 const WRITES: usize = 500;
 /// What stands in front of the time of a write, in each event.
-const MARK: &[u8] = b"\"written\":\"";
+const MARK: &[u8] = b"\"at\":\"";
 const DIGITS: usize = 20;
 
 pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
-    Report::title(&format!("{WATCHERS} watchers while one client writes {WRITES} times"));
+    let connections = WATCHERS / TOGETHER;
+    Report::title(&format!("{WATCHERS} watchers on {connections} connections while one client writes {WRITES} times"));
     let before = (servers.ours.process.cpu_time()?, servers.peer.process.cpu_time()?);
     let peer = deliver(&servers.peer).await?;
     let ours = deliver(&servers.ours).await?;
@@ -38,11 +43,12 @@ pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
 }
 
 async fn deliver(server: &Server) -> Result<Latencies> {
-    let ready = Arc::new(Barrier::new(WATCHERS + 1));
+    let ready = Arc::new(Barrier::new(WATCHERS / TOGETHER + 1));
     let epoch = Instant::now();
     let mut watchers = JoinSet::new();
-    for client in server.clients(WATCHERS).await? {
-        watchers.spawn(watch(client, epoch, ready.clone()));
+    let reached = Arc::new((server.process.url.clone(), server.trust.clone()));
+    for _ in 0..WATCHERS / TOGETHER {
+        watchers.spawn(watch(reached.clone(), epoch, ready.clone()));
     }
     ready.wait().await;
     let mut writer = server.client().await?;
@@ -50,7 +56,7 @@ async fn deliver(server: &Server) -> Result<Latencies> {
     let begun = Instant::now();
     for index in 0..WRITES {
         let written = format!("{:0DIGITS$}", epoch.elapsed().as_nanos());
-        let map = json!({"metadata": {"name": "watched"}, "data": {"written": written, "text": "v".repeat(1000)}});
+        let map = json!({"metadata": {"name": "watched"}, "data": {"at": written, "text": "v".repeat(1000)}});
         let (method, path) = match index {
             0 => (Method::POST, path.clone()),
             _ => (Method::PUT, format!("{path}/watched")),
@@ -62,15 +68,39 @@ async fn deliver(server: &Server) -> Result<Latencies> {
     latencies
 }
 
-async fn watch(mut client: Client, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
+/// Some watchers, which share a connection as those of one process do.
+async fn watch(server: Arc<(String, Arc<Trust>)>, epoch: Instant, ready: Arc<Barrier>) -> Result<Vec<Duration>> {
+    let (url, trust) = &*server;
+    let mut connection = Http2::connect(trust.open_http2(url).await?).await?;
     // From what is known: a stock server's cache may be too far behind to begin at the newest.
     let path = format!("{NAMESPACE}/configmaps?watch=1&resourceVersion=0&fieldSelector=metadata.name%3Dwatched");
-    let mut body = client.open(Method::GET, &path, "application/json", Bytes::new()).await?;
-    ready.wait().await;
-    let (mut latencies, mut rest) = (Vec::with_capacity(WRITES), Vec::new());
-    while latencies.len() < WRITES {
-        let frame = body.frame().await.context("the watch ended")??;
-        rest.extend_from_slice(frame.data_ref().context("trailers")?);
+    let mut requests = BytesMut::new();
+    for index in 0..TOGETHER {
+        let mut headers = BytesMut::new();
+        // Of the static table: GET and https whole, the others' names. Nothing is to be remembered.
+        headers.put_slice(&[0x82, 0x87]);
+        for (name, value) in [(0x04, path.as_str()), (0x01, host(url)?)] {
+            headers.put_u8(name);
+            string(&mut headers, value);
+        }
+        frame(&mut requests, HEADERS, END_HEADERS | END_STREAM, u32::try_from(2 * index + 1)?, &headers);
+    }
+    connection.send(&requests).await?;
+    let mut begun = 0;
+    let mut latencies = Vec::with_capacity(WRITES * TOGETHER);
+    let mut rests: Vec<Vec<u8>> = vec![Vec::new(); TOGETHER];
+    while latencies.len() < WRITES * TOGETHER {
+        let Some(frame) = connection.next().await? else { continue };
+        ensure!(frame.flags & END_STREAM == 0, "the watch ended");
+        if frame.kind == HEADERS {
+            begun += 1;
+            if begun == TOGETHER {
+                ready.wait().await;
+            }
+            continue;
+        }
+        let rest = rests.get_mut(frame.stream as usize / 2).context("a stream nobody opened")?;
+        rest.extend_from_slice(&frame.payload);
         let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for event in rest.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
         {
@@ -82,7 +112,7 @@ async fn watch(mut client: Client, epoch: Instant, ready: Arc<Barrier>) -> Resul
 }
 
 fn since(epoch: Instant, event: &[u8]) -> Result<Duration> {
-    let at = event.windows(MARK.len()).position(|window| window == MARK);
+    let at = memchr::memmem::find(event, MARK);
     let at = at.with_context(|| format!("an event without its time: {}", String::from_utf8_lossy(event)))?;
     let digits = event.get(at + MARK.len()..).and_then(|rest| rest.get(..DIGITS)).context("a time cut short")?;
     let written: u64 = std::str::from_utf8(digits)?.parse()?;

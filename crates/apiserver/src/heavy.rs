@@ -2,11 +2,20 @@
 
 use std::future::Future;
 
+use http::{HeaderMap, header};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 /// Larger than almost every object, small enough to be read in a millisecond.
-pub(crate) const LARGE: u64 = 128 << 10;
+const LARGE: u64 = 128 << 10;
+/// YAML can refer to itself, and a patch can copy what it copied: little text may mean a lot.
+const LARGE_IF_IT_GROWS: u64 = 512;
+
+/// From which size on a body of this type is a heavy one.
+pub(crate) fn large(headers: &HeaderMap) -> u64 {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if content_type.contains("yaml") || content_type.contains("json-patch") { LARGE_IF_IT_GROWS } else { LARGE }
+}
 
 pub(crate) struct Heavy(Semaphore);
 
@@ -19,10 +28,10 @@ impl Default for Heavy {
 }
 
 impl Heavy {
-    /// Runs a request whose body has `size` bytes. A large one waits for its turn, and keeps no worker from its tasks.
-    pub(crate) async fn run<F: Future>(&self, size: u64, request: F) -> F::Output {
+    /// Runs a heavy request when it is its turn, so that it keeps no worker from its tasks.
+    pub(crate) async fn run<F: Future>(&self, request: F) -> F::Output {
         let handle = Handle::current();
-        if size <= LARGE || handle.runtime_flavor() != RuntimeFlavor::MultiThread {
+        if handle.runtime_flavor() != RuntimeFlavor::MultiThread {
             return request.await;
         }
         // It is never closed.

@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
 pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml};
@@ -20,6 +20,7 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Upstream's limit on what a client may send.
 const MAX_BODY: usize = 3 << 20;
+const MAX_DISCARDED: usize = 8 << 20;
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
@@ -60,16 +61,23 @@ pub(crate) fn held<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
 
 /// The whole body, up to the limit.
 pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
-    let mut bytes = BytesMut::new();
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let (mut bytes, mut size) = (BytesMut::with_capacity(if announced > MAX_BODY { 0 } else { announced }), 0);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > MAX_BODY {
-                return Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
-            }
+        let Ok(data) = frame.into_data() else { continue };
+        size += data.len();
+        // A little more is heard out, so that the client hears why it is refused instead of finding the connection closed.
+        if size > MAX_DISCARDED {
+            break;
+        }
+        if size <= MAX_BODY && announced <= MAX_BODY {
             bytes.extend_from_slice(&data);
         }
+    }
+    if size > MAX_BODY {
+        return Err(ApiError::too_large(format!("Request entity too large: limit is {MAX_BODY}")));
     }
     Ok(bytes.freeze())
 }

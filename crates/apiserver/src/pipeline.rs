@@ -200,12 +200,13 @@ impl ApiServer {
             return handlers::websocket::answer(self, &served, context, request).await;
         }
         let body = request.into_body();
-        if body.size_hint().upper().is_some_and(|size| size <= heavy::LARGE) {
+        let large = heavy::large(&context.headers);
+        if body.size_hint().upper().is_some_and(|size| size <= large) {
             return handlers::answer(self, &served, context, body).await;
         }
         let bytes = crate::http::read(body).await?;
-        let size = bytes.len() as u64;
-        self.heavy.run(size, handlers::answer(self, &served, context, full(bytes))).await
+        let answer = handlers::answer(self, &served, context, full(bytes.clone()));
+        if bytes.len() as u64 > large { self.heavy.run(answer).await } else { answer.await }
     }
 }
 

@@ -8,6 +8,8 @@ use serde_json::Value;
 
 /// How much of a body that makes no sense is shown.
 const SHOWN: usize = 30;
+/// What references in a YAML document may stand for in all: each can stand for many that stand for many.
+const MAX_ALIASED: usize = 100_000;
 
 /// Reads an object from a request body; `wanted` is the kind that messages name.
 pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> Result<Object, ApiError> {
@@ -92,8 +94,15 @@ fn from_protobuf(
 
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
     let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
-    serde_saphyr::from_str(&text)
-        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))
+    let alias_limits = serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED };
+    let options = serde_saphyr::options! { alias_limits: alias_limits, with_snippet: false };
+    serde_saphyr::from_str_with_options(&text, options).map_err(|error| {
+        let mut why = error.to_string();
+        if why.contains("alias replay limit exceeded") {
+            why = "yaml: document contains excessive aliasing".to_owned();
+        }
+        ApiError::bad_request(format!("error converting YAML to JSON: {why}"))
+    })
 }
 
 /// The beginning of a body: text if it looks like JSON, else in hexadecimal.
@@ -127,6 +136,17 @@ mod tests {
             "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: unexpected EOF",
         );
         check(b"", "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)");
+    }
+
+    #[test]
+    fn references_that_stand_for_too_much_are_refused() {
+        let mut bomb = "a: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..8 {
+            bomb += &format!("b{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(", "));
+        }
+        let error = yaml(bomb.as_bytes()).unwrap_err();
+        assert_eq!(error.message, "error converting YAML to JSON: yaml: document contains excessive aliasing");
+        assert_eq!(yaml(b"a: &a [1]\nb: *a").unwrap(), serde_json::json!({"a": [1], "b": [1]}));
     }
 
     #[track_caller]
