@@ -4,6 +4,7 @@
 mod gnostic;
 mod operations;
 mod schemas;
+mod ui;
 mod v2;
 
 use std::collections::{BTreeSet, HashMap};
@@ -42,6 +43,9 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
     match context.info.path.trim_matches('/') {
         "openapi/v3" => Ok(respond(StatusCode::OK, &context.accept()?, &index(server).await?)),
         "openapi/v2" => version_two(server, context).await,
+        path if path == "openapi/ui" || path.starts_with("openapi/ui/") => {
+            ui::answer(context, path.trim_start_matches("openapi/ui"))
+        }
         path => {
             let path = path.strip_prefix("openapi/v3/").ok_or_else(ApiError::no_such_resource)?.to_owned();
             if !server.registry.all().iter().any(|served| path_of(served) == path) {
