@@ -1,14 +1,23 @@
 //! Admission: rules that need the cluster's state or the user, as plugins in upstream's order.
 
 pub(crate) mod allocate;
+mod always_pull_images;
 mod certificates;
 mod chain;
+mod event_rate_limit;
+mod limit_ranger;
 mod namespace;
 mod node_restriction;
 mod node_taint;
+mod placement;
+mod pod_security;
 mod pods;
 pub(crate) mod quota;
+mod refusals;
+mod runtime_class;
 mod service_account;
+mod storage;
+mod tolerations;
 
 use std::sync::Arc;
 
@@ -47,6 +56,7 @@ pub(crate) struct Attributes<'a> {
     pub(crate) subresource: &'a str,
     /// The request it comes from; `None` for what the server does on its own.
     pub(crate) context: Option<&'a Context>,
+    pub(crate) dry_run: bool,
     /// The object as it is, where there is one.
     pub(crate) old: Option<&'a Object>,
 }

@@ -87,7 +87,7 @@ impl ApiServer {
         let long_running = context.info.is_long_running();
         audit.store(&event, "RequestReceived", None, None).await;
         let outcome = AssertUnwindSafe(self.recorded(&mut event, context, request)).catch_unwind().await;
-        event.set_decision(context.decision.as_deref());
+        event.set_decision(context.decision.as_deref(), context.annotations());
         let result = match outcome {
             Ok(result) => result,
             Err(panic) => {

@@ -1,18 +1,27 @@
 //! Who a request is from, and whether they may.
 
+mod abac;
+pub(crate) mod authenticator;
+pub(crate) mod authorizer;
 pub(crate) mod discovery;
 pub(crate) mod escalation;
 mod impersonation;
+mod jwt;
 pub(crate) mod node;
+mod oidc;
 pub(crate) mod rbac;
+pub(crate) mod request_header;
 pub(crate) mod rule;
+pub(crate) mod settings;
+mod token_file;
 pub(crate) mod tokens;
+mod webhook;
 pub(crate) mod x509;
 
-use ::http::{Extensions, HeaderMap, header};
 use api::selector::FieldSelector;
 use api::{ApiError, GroupResource, UserInfo};
 
+pub(crate) use self::authenticator::{ClientCertificate, authenticate};
 pub(crate) use self::impersonation::impersonate;
 use crate::pipeline::Context;
 use crate::request_info::RequestInfo;
@@ -24,6 +33,7 @@ pub(crate) struct Access<'a> {
     pub(crate) is_resource: bool,
     pub(crate) verb: &'a str,
     pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) resource: &'a str,
     pub(crate) subresource: &'a str,
@@ -70,52 +80,8 @@ impl Decision {
     }
 }
 
-/// The client's certificate, as the TLS layer verified it; put into the extensions by the listener.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientCertificate(pub(crate) UserInfo);
-
-/// Whom a request proves to be from.
-pub(crate) async fn authenticate(
-    server: &ApiServer,
-    known: &Extensions,
-    headers: &HeaderMap,
-) -> Result<UserInfo, ApiError> {
-    if let Some(user) = known.get::<UserInfo>() {
-        return Ok(user.clone());
-    }
-    if let Some(ClientCertificate(user)) = known.get::<ClientCertificate>() {
-        return Ok(user.clone());
-    }
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if let Some(token) = bearer.and_then(|text| text.strip_prefix("Bearer ")) {
-        let audiences = [server.config.service_account_issuer.clone()];
-        let (user, _) = tokens::authenticate(server, token.trim(), &audiences).map_err(|error| {
-            tracing::debug!(%error, "token refused");
-            ApiError::unauthorized()
-        })?;
-        return Ok(user);
-    }
-    Ok(UserInfo {
-        name: "system:anonymous".into(),
-        groups: vec!["system:unauthenticated".into()],
-        ..UserInfo::default()
-    })
-}
-
-/// Asks each authorizer in turn, until one knows.
 pub(crate) async fn decide(server: &ApiServer, user: &UserInfo, access: &Access<'_>) -> Decision {
-    // Those no policy can lock out.
-    if user.in_group("system:masters") {
-        return Decision::allow("");
-    }
-    let mut reasons = Vec::new();
-    for decision in [server.node_authorizer.decide(user, access), server.rbac.decide(user, access)] {
-        if decision.verdict != Verdict::NoOpinion {
-            return decision;
-        }
-        reasons.extend(Some(decision.reason).filter(|reason| !reason.is_empty()));
-    }
-    Decision::no_opinion(reasons.join("\n"))
+    server.authorizer.decide(server, user, access).await
 }
 
 /// Whether the request as a whole may be performed; says why.

@@ -16,6 +16,7 @@ mod listener;
 mod master_leases;
 mod metrics;
 mod openapi;
+mod outbound;
 mod pipeline;
 mod registry;
 mod request_info;
@@ -27,6 +28,8 @@ mod table;
 
 pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};
+pub use auth::request_header::RequestHeaderSettings;
+pub use auth::settings::{AuthError, AuthSettings, OidcSettings, WebhookSettings, parse_duration};
 pub use auth::tokens::{ServiceAccountKey, TokenError};
 pub use cors::{Cors, PatternError};
 pub use http::{Body, BoxError};

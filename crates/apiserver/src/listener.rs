@@ -23,7 +23,6 @@ use tokio_rustls::TlsAcceptor;
 
 use self::gathered::Gathered;
 use crate::audit::ClientAddress;
-use crate::auth::{ClientCertificate, x509};
 use crate::http::{Body, BoxError, held};
 use crate::server::ApiServer;
 
@@ -99,20 +98,20 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
     let address = stream.get_ref().0.peer_addr().ok().map(|address| ClientAddress(address.ip()));
-    let user = stream.get_ref().1.peer_certificates().and_then(|chain| x509::user(chain.first()?));
+    let holder = stream.get_ref().1.peer_certificates().map(|chain| server.certificates.holder(chain));
     // What was agreed on is spoken; guessing by the first bytes would wait for them for ever.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
     let (drain, load) = (server.drain.clone(), Load::default());
     let carried = load.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (server, user, carried) = (server.clone(), user.clone(), carried.begin());
+        let (server, holder, carried) = (server.clone(), holder.clone(), carried.begin());
         async move {
             let mut request = request.map(boxed);
             if let Some(address) = address {
                 request.extensions_mut().insert(address);
             }
-            if let Some(user) = user {
-                request.extensions_mut().insert(ClientCertificate(user));
+            if let Some(holder) = holder {
+                request.extensions_mut().insert(holder);
             }
             let response = server.handle(request).await;
             // What is streamed is still carried when the answer has begun.

@@ -1,5 +1,6 @@
 //! The way of a request: who is it, may they, and what does the path lead to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,6 +38,7 @@ pub(crate) struct Context {
     /// The path leads to something; only then is it worth a metric of its own.
     is_served: AtomicBool,
     warnings: Mutex<Vec<String>>,
+    annotations: Mutex<BTreeMap<String, String>>,
 }
 
 impl Context {
@@ -51,12 +53,22 @@ impl Context {
             decision: None,
             is_served: AtomicBool::new(false),
             warnings: Mutex::default(),
+            annotations: Mutex::default(),
         }
     }
 
     /// Tells the client something without failing.
     pub(crate) fn warn(&self, warning: String) {
         self.warnings.lock().push(warning);
+    }
+
+    /// Tells the audit log something.
+    pub(crate) fn annotate(&self, key: String, value: impl Into<String>) {
+        self.annotations.lock().insert(key, value.into());
+    }
+
+    pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
+        self.annotations.lock().clone()
     }
 
     pub(crate) fn accept(&self) -> Result<Accept, ApiError> {
@@ -121,7 +133,8 @@ impl ApiServer {
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         let audit = self.config.audit.as_ref();
-        match (auth::authenticate(self, request.extensions(), request.headers()).await, audit) {
+        let path = request.uri().path();
+        match (auth::authenticate(self, request.extensions(), request.headers(), path).await, audit) {
             (Ok(user), audit) => {
                 match auth::impersonate(self, &user, &context.headers).await {
                     Ok(acting) => context.user = acting,

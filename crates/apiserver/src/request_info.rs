@@ -34,6 +34,7 @@ impl RequestInfo {
             is_resource: self.is_resource,
             verb: self.verb,
             group: &self.group,
+            version: &self.version,
             namespace: &self.namespace,
             resource: &self.resource,
             subresource: &self.subresource,

@@ -11,9 +11,13 @@ use tokio_util::task::TaskTracker;
 use crate::admission::allocate::Allocator;
 use crate::admission::{AdmissionError, AdmissionSettings, Chain};
 use crate::audit::Audit;
+use crate::auth::authenticator::Authenticator;
+use crate::auth::authorizer::Authorizer;
 use crate::auth::node::NodeAuthorizer;
 use crate::auth::rbac::Rbac;
+use crate::auth::settings::{AuthError, AuthSettings};
 use crate::auth::tokens::ServiceAccountKey;
+use crate::auth::x509::Certificates;
 use crate::cors::Cors;
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
@@ -35,6 +39,7 @@ pub struct Config {
     pub kubelet: KubeletClient,
     /// Pages of which origins may use the API.
     pub cors: Cors,
+    pub auth: AuthSettings,
     pub admission: AdmissionSettings,
     /// `None` logs nothing.
     pub audit: Option<Arc<Audit>>,
@@ -50,6 +55,8 @@ pub struct KubeletClient {
 pub enum StartError {
     #[error("the store cannot be read")]
     Store(#[from] StoreError),
+    #[error("authentication or authorization cannot be set up: {0}")]
+    Auth(#[from] AuthError),
     #[error("admission cannot be set up")]
     Admission(#[from] AdmissionError),
     #[error("the first objects of the cluster cannot be written: {0}")]
@@ -61,6 +68,9 @@ pub struct ApiServer {
     pub(crate) config: Config,
     pub(crate) feed: Arc<Feed>,
     pub(crate) registry: Registry,
+    pub(crate) certificates: Certificates,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) authorizer: Authorizer,
     pub(crate) rbac: Rbac,
     pub(crate) node_authorizer: NodeAuthorizer,
     pub(crate) admission: Chain,
@@ -85,11 +95,16 @@ impl ApiServer {
         tokio::spawn(feed.clone().run());
         let (rbac, node_authorizer) = (Rbac::new(&registry), NodeAuthorizer::new(&registry));
         let admission = Chain::new(&config.admission)?;
+        let certificates = Certificates::new(&config.client_ca, &config.auth.request_header.client_ca);
+        let (authenticator, authorizer) = (config.auth.authenticator()?, config.auth.authorizer()?);
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let server = Arc::new(Self {
             config,
             feed,
             registry,
+            certificates,
+            authenticator,
+            authorizer,
             rbac,
             node_authorizer,
             admission,

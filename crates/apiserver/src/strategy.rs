@@ -25,6 +25,7 @@ mod service;
 mod storage;
 
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
+pub(crate) use self::pod::qos_class;
 pub(crate) use self::service::needs_health_check;
 use api::field::FieldError;
 use api::validation::NameRule;

@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod api;
+pub(crate) mod auth;
 pub(crate) mod server;
 pub(crate) mod state;
 

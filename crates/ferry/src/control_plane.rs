@@ -60,7 +60,9 @@ pub(crate) async fn start(
 ) -> Result<Handle> {
     let (first, last) =
         settings.service_node_port_range.split_once('-').context("--service-node-port-range is FIRST-LAST")?;
-    let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &settings.client_ca)?;
+    let auth = settings.flags.auth.settings()?;
+    let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
+    let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &authorities)?;
     let config = Config {
         advertise_address: settings.advertise_address,
         secure_port: settings.listen.1,
@@ -71,6 +73,7 @@ pub(crate) async fn start(
         client_ca: settings.client_ca.clone(),
         kubelet: KubeletClient { tls: client_tls(&settings.kubelet_ca, &settings.kubelet_client)? },
         cors: settings.flags.cors()?,
+        auth,
         admission: settings.flags.admission()?,
         audit: settings.flags.audit()?,
     };

@@ -27,7 +27,15 @@ async fn authorize(server: &Arc<ApiServer>, attributes: &Attributes<'_>, verb: &
     let signer = old.text(&["spec", "signerName"]);
     let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
     for name in [signer, &domain] {
-        let access = Access { is_resource: true, verb, group: GROUP, resource: "signers", name, ..Access::default() };
+        let access = Access {
+            is_resource: true,
+            verb,
+            group: GROUP,
+            version: "*",
+            resource: "signers",
+            name,
+            ..Access::default()
+        };
         if decide(server, user, &access).await.is_allowed() {
             return Ok(());
         }

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use api::ObjectExt as _;
 use serde_json::Value;
 
-use super::{Plugin, certificates, namespace, node_restriction, node_taint, pods, service_account};
+use super::{
+    Plugin, always_pull_images, certificates, event_rate_limit, limit_ranger, namespace, node_restriction, node_taint,
+    placement, pod_security, pods, refusals, runtime_class, service_account, storage,
+};
 
 /// What the flags say.
 #[derive(Clone, Debug, Default)]
@@ -84,19 +87,40 @@ macro_rules! simple {
 }
 
 /// In upstream's order. NodeRestriction is on here: without it a node's credentials would reach beyond the node.
+/// StorageObjectInUseProtection is off here: what it puts on volumes and claims, controllers must take off again, and a
+/// cluster without those would never let one go.
 const TABLE: &[Entry] = &[
     elsewhere("AlwaysAdmit", false),
+    plugin("NamespaceAutoProvision", false, simple!(refusals::NamespaceAutoProvision)),
     plugin("NamespaceLifecycle", true, simple!(namespace::Lifecycle)),
+    plugin("NamespaceExists", false, simple!(refusals::NamespaceExists)),
+    plugin("LimitPodHardAntiAffinityTopology", false, simple!(placement::LimitPodHardAntiAffinityTopology)),
+    plugin("LimitRanger", true, simple!(limit_ranger::LimitRanger)),
     plugin("ServiceAccount", true, simple!(service_account::ServiceAccount)),
     plugin("NodeRestriction", true, simple!(node_restriction::NodeRestriction)),
     plugin("TaintNodesByCondition", true, simple!(node_taint::TaintNodesByCondition)),
+    plugin("AlwaysPullImages", false, simple!(always_pull_images::AlwaysPullImages)),
+    plugin("PodSecurity", true, pod_security::PodSecurity::plugin),
+    plugin("PodNodeSelector", false, placement::PodNodeSelector::plugin),
     plugin("Priority", true, simple!(pods::Priority)),
     plugin("DefaultTolerationSeconds", true, simple!(pods::DefaultTolerationSeconds)),
+    plugin("PodTolerationRestriction", false, placement::PodTolerationRestriction::plugin),
+    plugin("EventRateLimit", false, event_rate_limit::EventRateLimit::plugin),
+    plugin("ExtendedResourceToleration", false, simple!(placement::ExtendedResourceToleration)),
+    plugin("DefaultStorageClass", true, simple!(storage::DefaultStorageClass)),
+    plugin("StorageObjectInUseProtection", false, simple!(storage::StorageObjectInUseProtection)),
+    plugin("OwnerReferencesPermissionEnforcement", false, simple!(refusals::OwnerReferencesPermissionEnforcement)),
+    plugin("PersistentVolumeClaimResize", true, simple!(storage::PersistentVolumeClaimResize)),
+    plugin("RuntimeClass", true, simple!(runtime_class::RuntimeClass)),
     plugin("CertificateApproval", true, simple!(certificates::Approval)),
     plugin("CertificateSigning", true, simple!(certificates::Signing)),
     plugin("CertificateSubjectRestriction", true, simple!(certificates::SubjectRestriction)),
+    plugin("DefaultIngressClass", true, simple!(storage::DefaultIngressClass)),
+    plugin("DenyServiceExternalIPs", false, simple!(refusals::DenyServiceExternalIps)),
+    plugin("PodTopologyLabels", true, simple!(placement::PodTopologyLabels)),
     // Charged in the transaction of the write.
     elsewhere("ResourceQuota", true),
+    plugin("AlwaysDeny", false, simple!(refusals::AlwaysDeny)),
 ];
 
 /// The plugins that are on.

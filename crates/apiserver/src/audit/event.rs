@@ -1,5 +1,7 @@
 //! One request as the audit log tells it.
 
+use std::collections::BTreeMap;
+
 use ::http::{Request, header};
 use api::{Object, ObjectExt as _, UserInfo};
 use serde_json::{Value, json};
@@ -98,10 +100,11 @@ impl Event {
     }
 
     /// `reason` is why it was allowed, and nothing if it was not.
-    pub(super) fn set_decision(&mut self, reason: Option<&str>) {
+    pub(super) fn set_decision(&mut self, reason: Option<&str>, mut annotations: BTreeMap<String, String>) {
         let (decision, reason) = reason.map_or(("forbid", ""), |reason| ("allow", reason));
-        let annotations = json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason});
-        self.fields.insert("annotations".into(), annotations);
+        annotations.insert("authorization.k8s.io/decision".into(), decision.into());
+        annotations.insert("authorization.k8s.io/reason".into(), reason.into());
+        self.fields.insert("annotations".into(), json!(annotations));
     }
 
     pub(super) fn line(&self, stage: &str, status: Option<Value>, object: Option<Value>) -> String {

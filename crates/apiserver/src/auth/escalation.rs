@@ -89,7 +89,7 @@ fn confirm(server: &ApiServer, attributes: &Attributes<'_>, user: &UserInfo, wan
 }
 
 fn access<'a>(verb: &'a str, resource: &'a str, name: &'a str, namespace: &'a str) -> Access<'a> {
-    Access { is_resource: true, verb, group: GROUP, resource, name, namespace, ..Access::default() }
+    Access { is_resource: true, verb, group: GROUP, version: "*", resource, name, namespace, ..Access::default() }
 }
 
 /// Only what the garbage collector must change differs.

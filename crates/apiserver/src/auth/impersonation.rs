@@ -29,7 +29,14 @@ pub(crate) async fn impersonate(
 ) -> Result<UserInfo, ApiError> {
     let Some(asked) = asked(headers)? else { return Ok(real.clone()) };
     let may = async |access: Access<'_>| check(server, real, &access).await.map(drop);
-    let core = |resource, name| Access { is_resource: true, verb: "impersonate", resource, name, ..Access::default() };
+    let core = |resource, name| Access {
+        is_resource: true,
+        verb: "impersonate",
+        version: "v1",
+        resource,
+        name,
+        ..Access::default()
+    };
     let ours = |resource, name| Access { group: "authentication.k8s.io", ..core(resource, name) };
     let account = account(&asked.user);
     match account {

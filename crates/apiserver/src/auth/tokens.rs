@@ -2,7 +2,7 @@
 
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
@@ -15,6 +15,8 @@ const MIN_SECONDS: i64 = 600;
 const DEFAULT_SECONDS: i64 = 3600;
 const MAX_SECONDS: i64 = 1 << 32;
 /// Clocks differ a little between machines.
+/// Of tokens that secrets hold.
+const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 const LEEWAY_SECONDS: i64 = 10;
 
 /// An ECDSA P-256 key that signs tokens (ES256).
@@ -91,6 +93,9 @@ pub(crate) fn authenticate(
 ) -> Result<(UserInfo, Vec<String>), TokenError> {
     let claims = server.config.service_account_key.verify(token)?;
     let issuer = claims.text(&["iss"]);
+    if issuer == LEGACY_ISSUER {
+        return legacy(server, token, &claims, wanted);
+    }
     if issuer != server.config.service_account_issuer {
         return Err(TokenError::Issuer(server.config.service_account_issuer.clone()));
     }
@@ -139,6 +144,35 @@ pub(crate) fn authenticate(
         return Err(TokenError::Audience);
     }
     Ok((user, meant))
+}
+
+/// A token that a secret holds: good as long as the secret holds it, and for the API alone.
+fn legacy(
+    server: &ApiServer,
+    token: &str,
+    claims: &Object,
+    wanted: &[String],
+) -> Result<(UserInfo, Vec<String>), TokenError> {
+    let claim = |name: &str| claims.text(&[&format!("kubernetes.io/serviceaccount/{name}")]).to_owned();
+    let (namespace, secret) = (claim("namespace"), claim("secret.name"));
+    let (name, uid) = (claim("service-account.name"), claim("service-account.uid"));
+    let user = format!("system:serviceaccount:{namespace}:{name}");
+    if claims.text(&["sub"]) != user || secret.is_empty() {
+        return Err(TokenError::Malformed);
+    }
+    let stored = find(server, "secrets", &namespace, &secret).filter(|stored| !stored.is_terminating());
+    let held = stored.map(|stored| STANDARD.decode(stored.text(&["data", "token"])).unwrap_or_default());
+    if held.as_deref() != Some(token.as_bytes()) {
+        return Err(TokenError::Gone("secret"));
+    }
+    check_alive(server, "serviceaccounts", &format!("{namespace}/{name}"), &uid, "service account")?;
+    let meant: Vec<String> =
+        wanted.iter().filter(|name| **name == server.config.service_account_issuer).cloned().collect();
+    if meant.is_empty() {
+        return Err(TokenError::Audience);
+    }
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
+    Ok((UserInfo { uid, ..UserInfo::authenticated(user, &groups) }, meant))
 }
 
 fn check_alive(server: &ApiServer, plural: &str, key: &str, uid: &str, what: &'static str) -> Result<(), TokenError> {

@@ -7,8 +7,9 @@ use api::selector::{FieldRequirement, FieldSelector};
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use serde_json::{Value, json};
 
+use crate::auth::authenticator::authenticated;
 use crate::auth::rule::Rule;
-use crate::auth::{self, Access, Verdict, decide};
+use crate::auth::{Access, Verdict, decide};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
@@ -19,7 +20,7 @@ pub(super) async fn answer(
     mut review: Object,
 ) -> Result<Value, ApiError> {
     let status = match resource {
-        "tokenreviews" => token(server, &review)?,
+        "tokenreviews" => token(server, &review).await?,
         "selfsubjectreviews" => json!({"userInfo": user_json(&context.user)}),
         "selfsubjectrulesreviews" => rules(server, context, &review)?,
         "selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews" => {
@@ -108,16 +109,18 @@ fn spec_user(review: &Object) -> UserInfo {
     }
 }
 
-fn token(server: &Arc<ApiServer>, review: &Object) -> Result<Value, ApiError> {
+async fn token(server: &Arc<ApiServer>, review: &Object) -> Result<Value, ApiError> {
     let token = review.text(&["spec", "token"]);
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
     }
     let asked = review.at(&["spec", "audiences"]).cloned().and_then(|list| serde_json::from_value(list).ok());
     let wanted: Vec<String> = asked.unwrap_or_else(|| vec![server.config.service_account_issuer.clone()]);
-    Ok(match auth::tokens::authenticate(server, token, &wanted) {
-        Ok((user, audiences)) => json!({"authenticated": true, "user": user_json(&user), "audiences": audiences}),
-        Err(error) => json!({"authenticated": false, "error": error.to_string()}),
+    Ok(match server.authenticator.token(server, token, &wanted).await {
+        Ok((user, audiences)) => {
+            json!({"authenticated": true, "user": user_json(&authenticated(user)), "audiences": audiences})
+        }
+        Err(error) => json!({"authenticated": false, "error": error}),
     })
 }
 
@@ -125,11 +128,13 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
     let field = |part: &'static str, key: &'static str| review.text(&["spec", part, key]);
     let is_resource = review.at(&["spec", "resourceAttributes"]).is_some_and(|part| !part.is_null());
     let part = if is_resource { "resourceAttributes" } else { "nonResourceAttributes" };
+    let version = field(part, "version");
     let selector = review.at(&["spec", part, "fieldSelector"]).and_then(Value::as_object).map(field_selector);
     let asked = Access {
         is_resource,
         verb: field(part, "verb"),
         group: field(part, "group"),
+        version: if is_resource && version.is_empty() { "*" } else { version },
         namespace: field(part, "namespace"),
         resource: field(part, "resource"),
         subresource: field(part, "subresource"),
@@ -175,11 +180,19 @@ fn rules(server: &Arc<ApiServer>, context: &Context, review: &Object) -> Result<
     if namespace.is_empty() {
         return Err(ApiError::bad_request("no namespace on request"));
     }
-    let rules = server.rbac.rules_for(&context.user, namespace);
+    let rules = match server.authorizer.has_rbac() {
+        true => server.rbac.rules_for(&context.user, namespace),
+        false => Vec::new(),
+    };
     let told = |about: fn(&Rule) -> &[String]| -> Vec<Value> {
         rules.iter().filter(|rule| !about(rule).is_empty()).map(Rule::to_json).collect()
     };
     let resources = told(|rule| &rule.resources);
     let paths = told(|rule| &rule.non_resource_urls);
-    Ok(json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false}))
+    let untold = server.authorizer.untold(&context.user);
+    let mut status = json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": untold.is_some()});
+    if let (Some(why), Some(map)) = (untold, status.as_object_mut()) {
+        map.insert("evaluationError".into(), why.into());
+    }
+    Ok(status)
 }

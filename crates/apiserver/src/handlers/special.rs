@@ -74,6 +74,7 @@ pub(super) async fn admit(
         name,
         subresource,
         context: Some(context),
+        dry_run: context.dry_run("CreateOptions")?,
         old: None,
     };
     admission::mutate(server, &attributes, object).await?;
@@ -141,6 +142,9 @@ async fn bind(
         pod.at_mut(&["spec"]).insert("nodeName".into(), node.into());
         for (key, value) in binding.at(&["metadata", "annotations"]).and_then(Value::as_object).into_iter().flatten() {
             pod.at_mut(&["metadata", "annotations"]).insert(key.clone(), value.clone());
+        }
+        for (key, value) in binding.at(&["metadata", "labels"]).and_then(Value::as_object).into_iter().flatten() {
+            pod.at_mut(&["metadata", "labels"]).insert(key.clone(), value.clone());
         }
         set_condition(
             &mut pod,

@@ -67,9 +67,9 @@ impl Writer<'_> {
         name: &'a str,
         old: Option<&'a Object>,
     ) -> Attributes<'a> {
-        let Self { served, context, .. } = *self;
+        let Self { served, context, dry_run, .. } = *self;
         let subresource = if operation == Operation::Delete { "" } else { self.subresource };
-        Attributes { operation, served, namespace, name, subresource, context, old }
+        Attributes { operation, served, namespace, name, subresource, context, dry_run, old }
     }
 
     /// The object now, in the served version.

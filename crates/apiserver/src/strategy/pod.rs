@@ -118,7 +118,7 @@ fn fixed_part(object: &Object, base: &Object) -> Object {
 }
 
 /// Guaranteed, Burstable or BestEffort, by what the containers ask for and are limited to.
-pub(super) fn qos_class(pod: &Object) -> &'static str {
+pub(crate) fn qos_class(pod: &Object) -> &'static str {
     let mut all_limited = true;
     let mut any = false;
     let containers = items(pod, &["spec", "initContainers"]).into_iter().chain(items(pod, &["spec", "containers"]));

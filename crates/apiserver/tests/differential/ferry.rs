@@ -36,6 +36,7 @@ impl Ferry {
             client_ca: Vec::new(),
             kubelet: KubeletClient { tls: Arc::new(tls) },
             cors: apiserver::Cors::default(),
+            auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
         };

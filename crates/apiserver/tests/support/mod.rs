@@ -52,6 +52,7 @@ impl Api {
             client_ca: Vec::new(),
             kubelet: KubeletClient { tls: Arc::new(tls) },
             cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
+            auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
         };
@@ -69,15 +70,23 @@ impl Api {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Result<Response<apiserver::Body>> {
-        let (method, path) = what.split_once(' ').context("METHOD path")?;
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
-        let mut request = request.body(body)?;
+        let mut request = request(what, headers, body.into())?;
         request.extensions_mut().insert(api::UserInfo::authenticated("admin", &["system:masters"]));
         Ok(self.server.handle(request).await)
+    }
+
+    /// The same from somebody nobody vouches for, with the body read to its end.
+    #[allow(dead_code)] // Not every test needs it.
+    pub(crate) async fn stranger(
+        &self,
+        what: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<(u16, http::HeaderMap, Bytes)> {
+        let response = self.server.handle(request(what, headers, body.into())?).await;
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
+        Ok((parts.status.as_u16(), parts.headers, bytes))
     }
 
     /// One connection of HTTP/1.1 to the server, upgrades included, with nothing of a network in between.
@@ -122,4 +131,13 @@ impl Api {
         let (code, _, bytes) = self.call(what, headers, body).await?;
         Ok((code, serde_json::from_slice(&bytes).with_context(|| String::from_utf8_lossy(&bytes).into_owned())?))
     }
+}
+
+fn request(what: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Request<apiserver::Body>> {
+    let (method, path) = what.split_once(' ').context("METHOD path")?;
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    Ok(request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync())?)
 }

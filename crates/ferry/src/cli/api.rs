@@ -36,6 +36,8 @@ pub(crate) struct Api {
     /// What admission plugins are configured with: an AdmissionConfiguration of apiserver.config.k8s.io/v1
     #[arg(long)]
     pub(crate) admission_control_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) auth: super::auth::Auth,
 }
 
 impl Api {

@@ -60,6 +60,7 @@ async fn audience(
     let access = Access {
         is_resource: true,
         verb: "request-serviceaccounts-token-audience",
+        version: "v1",
         namespace: attributes.namespace,
         resource: audience,
         name: attributes.name,

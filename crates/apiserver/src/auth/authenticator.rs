@@ -1,0 +1,201 @@
+//! The chain of authenticators: front proxy, client certificate, bearer token of every kind, and nobody in particular.
+
+use std::collections::HashMap;
+
+use ::http::{Extensions, HeaderMap, header};
+use api::{ApiError, UserInfo};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::oidc::Issuer;
+use super::request_header::RequestHeaderSettings;
+use super::webhook::TokenWebhook;
+use super::{jwt, token_file, tokens};
+use crate::server::ApiServer;
+
+/// A browser's WebSocket can send no header but this one.
+const SOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// The client's certificate, as it was verified when the connection began; put into the extensions by the listener.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientCertificate {
+    pub(crate) user: Option<UserInfo>,
+    /// The common name, if it is a front proxy's.
+    pub(crate) proxy: Option<String>,
+}
+
+pub(crate) struct Authenticator {
+    pub(super) tokens: HashMap<String, UserInfo>,
+    pub(super) bootstrap: bool,
+    pub(super) issuers: Vec<Issuer>,
+    pub(super) webhook: Option<TokenWebhook>,
+    pub(super) request_header: RequestHeaderSettings,
+    pub(super) anonymous: Anonymous,
+}
+
+pub(super) struct Anonymous {
+    pub(super) enabled: bool,
+    /// Only these; any if there are none.
+    pub(super) paths: Vec<String>,
+}
+
+/// Whom a request proves to be from.
+pub(crate) async fn authenticate(
+    server: &ApiServer,
+    known: &Extensions,
+    headers: &HeaderMap,
+    path: &str,
+) -> Result<UserInfo, ApiError> {
+    // Within the process, the caller vouches for the user.
+    if let Some(user) = known.get::<UserInfo>() {
+        return Ok(user.clone());
+    }
+    let own = &server.authenticator;
+    if let Some(certificate) = known.get::<ClientCertificate>() {
+        let proxied = certificate.proxy.as_deref().and_then(|proxy| own.request_header.user(proxy, headers));
+        if let Some(user) = proxied.or_else(|| certificate.user.clone()) {
+            return Ok(authenticated(user));
+        }
+    }
+    if let Some(token) = bearer(headers) {
+        let audiences = [server.config.service_account_issuer.clone()];
+        return match own.token(server, &token, &audiences).await {
+            Ok((user, _)) => Ok(authenticated(user)),
+            Err(error) => {
+                tracing::debug!(%error, "token refused");
+                Err(ApiError::unauthorized())
+            }
+        };
+    }
+    let anonymous = &own.anonymous;
+    if !anonymous.enabled || !(anonymous.paths.is_empty() || anonymous.paths.iter().any(|own| own == path)) {
+        return Err(ApiError::unauthorized());
+    }
+    let groups = vec!["system:unauthenticated".into()];
+    Ok(UserInfo { name: "system:anonymous".into(), groups, ..UserInfo::default() })
+}
+
+pub(crate) fn authenticated(mut user: UserInfo) -> UserInfo {
+    if user.name != "system:anonymous"
+        && !user.in_group("system:authenticated")
+        && !user.in_group("system:unauthenticated")
+    {
+        user.groups.push("system:authenticated".into());
+    }
+    user
+}
+
+/// The token a request carries; an empty one is none.
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some((scheme, token)) = text(header::AUTHORIZATION).and_then(|value| value.trim().split_once(' ')) {
+        let token = token.split(' ').next().unwrap_or_default();
+        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned());
+    }
+    let offered = text(header::SEC_WEBSOCKET_PROTOCOL)?.split(',').map(str::trim);
+    let encoded = offered.filter_map(|protocol| protocol.strip_prefix(SOCKET_TOKEN)).next()?;
+    let token = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
+    (!token.is_empty()).then_some(token)
+}
+
+impl Authenticator {
+    /// Whose token it is, and which of the wanted audiences it is for; says what the last who looked at it minded.
+    pub(crate) async fn token(
+        &self,
+        server: &ApiServer,
+        token: &str,
+        wanted: &[String],
+    ) -> Result<(UserInfo, Vec<String>), String> {
+        // Those that know nothing of audiences are for the API alone.
+        let here =
+            || wanted.iter().filter(|name| **name == server.config.service_account_issuer).cloned().collect::<Vec<_>>();
+        let local = |user: UserInfo| match here() {
+            meant if meant.is_empty() => Err("the token is meant for other audiences".to_owned()),
+            meant => Ok((user, meant)),
+        };
+        if let Some(user) = self.tokens.get(token) {
+            return local(user.clone());
+        }
+        let mut why = match tokens::authenticate(server, token, wanted) {
+            Ok(found) => return Ok(found),
+            Err(error) => error.to_string(),
+        };
+        if self.bootstrap
+            && let Some(user) = token_file::bootstrap(server, token, jiff::Timestamp::now())
+        {
+            return local(user);
+        }
+        if !self.issuers.is_empty()
+            && let Some(parsed) = jwt::parse(token)
+            && let Some(issuer) = self.issuers.iter().find(|issuer| issuer.is_of(&parsed))
+        {
+            match issuer.authenticate(&parsed, jiff::Timestamp::now().as_second()).await {
+                Ok(user) => return local(user),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        if let Some(webhook) = &self.webhook {
+            match webhook.authenticate(token, wanted).await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => (),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers(name: header::HeaderName, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Ok(value) = value.parse() {
+            headers.insert(name, value);
+        }
+        headers
+    }
+
+    #[test]
+    fn a_token_is_where_clients_put_it() {
+        let check = |value: &str, want: Option<&str>| {
+            assert_eq!(bearer(&headers(header::AUTHORIZATION, value)).as_deref(), want, "{value}");
+        };
+        check("Bearer abc", Some("abc"));
+        check("bearer abc", Some("abc"));
+        check("Bearer ", None);
+        check("Bearer", None);
+        check("Basic abc", None);
+        let socket = |value: &str| bearer(&headers(header::SEC_WEBSOCKET_PROTOCOL, value));
+        let encoded = URL_SAFE_NO_PAD.encode("abc");
+        assert_eq!(socket(&format!("v4.channel.k8s.io, {SOCKET_TOKEN}{encoded}")).as_deref(), Some("abc"));
+        assert_eq!(socket("v4.channel.k8s.io"), None);
+        assert_eq!(socket(&format!("{SOCKET_TOKEN}???")), None);
+    }
+
+    #[test]
+    fn every_user_but_nobody_is_authenticated() {
+        let check = |name: &str, groups: &[&str], want: &str| {
+            let groups = groups.iter().map(ToString::to_string).collect();
+            let user = authenticated(UserInfo { name: name.into(), groups, ..UserInfo::default() });
+            assert_eq!(user.groups.join(","), want);
+        };
+        check("bob", &[], "system:authenticated");
+        check("bob", &["system:authenticated"], "system:authenticated");
+        check("system:anonymous", &[], "");
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_breaks_the_reader(value in "[ -~]{0,80}") {
+            for name in [header::AUTHORIZATION, header::SEC_WEBSOCKET_PROTOCOL] {
+                if let Some(token) = bearer(&headers(name, &value)) {
+                    prop_assert!(!token.is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! ID tokens of OpenID Connect issuers: whose claims become whose name.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::{Object, ObjectExt as _, UserInfo};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::jwt::{ALGORITHMS, Key, Unverified};
+use super::settings::OidcSettings;
+use crate::outbound::{Outbound, OutboundError};
+
+/// Keys are asked for again for a token whose key is not known, but not more often than this.
+const REFRESH_PAUSE: Duration = Duration::from_secs(10);
+const LEEWAY_SECONDS: i64 = 10;
+
+/// One issuer, and how its claims are read.
+pub(crate) struct Issuer {
+    url: String,
+    discovery: String,
+    audiences: Vec<String>,
+    username: Mapping,
+    groups: Option<Mapping>,
+    uid: Option<String>,
+    required: Vec<(String, String)>,
+    algorithms: Vec<String>,
+    http: Outbound,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping {
+    claim: String,
+    prefix: String,
+}
+
+#[derive(Default)]
+struct Keys {
+    known: Arc<Vec<Key>>,
+    asked: Option<Instant>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OidcError {
+    #[error("oidc: authenticator not initialized: {0}")]
+    Keys(#[from] OutboundError),
+    #[error("oidc: authenticator not initialized: {0}")]
+    Discovery(String),
+    #[error("oidc: verify token: {0}")]
+    Verify(String),
+    #[error("oidc: {0}")]
+    Claims(String),
+}
+
+impl Issuer {
+    /// From the flags of old.
+    pub(super) fn from_flags(flags: &OidcSettings) -> Result<Self, String> {
+        let prefix = match (flags.username_prefix.as_str(), flags.username_claim.as_str()) {
+            ("-", _) => String::new(),
+            ("", "email") => String::new(),
+            ("", _) => format!("{}#", flags.issuer_url),
+            (prefix, _) => prefix.to_owned(),
+        };
+        let authority =
+            flags.ca_file.as_ref().map(|path| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display())));
+        let authority = authority.transpose()?;
+        let groups = (!flags.groups_claim.is_empty())
+            .then(|| Mapping { claim: flags.groups_claim.clone(), prefix: flags.groups_prefix.clone() });
+        if let Some(odd) = flags.signing_algs.iter().find(|name| !ALGORITHMS.contains(&name.as_str())) {
+            return Err(format!("oidc: unsupported signing alg: {odd:?}"));
+        }
+        Ok(Self {
+            discovery: well_known(&flags.issuer_url),
+            audiences: vec![flags.client_id.clone()],
+            username: Mapping { claim: flags.username_claim.clone(), prefix },
+            groups,
+            uid: None,
+            required: flags.required_claims.clone(),
+            algorithms: flags.signing_algs.clone(),
+            http: client(&flags.issuer_url, authority.as_deref())?,
+            url: flags.issuer_url.clone(),
+            keys: Mutex::default(),
+        })
+    }
+
+    /// From one entry of an AuthenticationConfiguration.
+    pub(super) fn from_configuration(jwt: &Object) -> Result<Self, String> {
+        if let Some(place) = expression(jwt) {
+            return Err(format!("{place}: expressions in CEL are not supported in the authentication configuration"));
+        }
+        let list = |path: &[&str]| -> Vec<Object> {
+            let items = jwt.at(path).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(|item| item.as_object().cloned()).collect()
+        };
+        let url = jwt.text(&["issuer", "url"]);
+        let discovery = match jwt.text(&["issuer", "discoveryURL"]) {
+            "" => well_known(url),
+            other if other == url => return Err("issuer.discoveryURL: must be different from URL".into()),
+            other => other.to_owned(),
+        };
+        let audiences: Vec<String> = jwt
+            .at(&["issuer", "audiences"])
+            .and_then(|list| serde_json::from_value(list.clone()).ok())
+            .unwrap_or_default();
+        if audiences.is_empty() {
+            return Err("issuer.audiences: at least one issuer.audiences is required".into());
+        }
+        if audiences.len() > 1 && jwt.text(&["issuer", "audienceMatchPolicy"]) != "MatchAny" {
+            return Err(
+                "issuer.audienceMatchPolicy: audienceMatchPolicy must be set to MatchAny for multiple audiences".into(),
+            );
+        }
+        if !jwt.text(&["issuer", "egressSelectorType"]).is_empty() {
+            return Err("issuer.egressSelectorType: egress selectors are not supported".into());
+        }
+        let mapping = |name: &str| {
+            let (claim, prefix) =
+                (jwt.text(&["claimMappings", name, "claim"]), jwt.at(&["claimMappings", name, "prefix"]));
+            match (claim, prefix.and_then(Value::as_str)) {
+                ("", _) => Ok(None),
+                (_, None) => Err(format!(
+                    "claimMappings.{name}.prefix: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
+                )),
+                (claim, Some(prefix)) => Ok(Some(Mapping { claim: claim.to_owned(), prefix: prefix.to_owned() })),
+            }
+        };
+        let authority = jwt.text(&["issuer", "certificateAuthority"]);
+        Ok(Self {
+            http: client(url, (!authority.is_empty()).then_some(authority.as_bytes()))?,
+            discovery,
+            audiences,
+            username: mapping("username")?.ok_or("claimMappings.username: claim or expression is required")?,
+            groups: mapping("groups")?,
+            uid: Some(jwt.text(&["claimMappings", "uid", "claim"]).to_owned()).filter(|claim| !claim.is_empty()),
+            required: list(&["claimValidationRules"])
+                .iter()
+                .map(|rule| (rule.text(&["claim"]).to_owned(), rule.text(&["requiredValue"]).to_owned()))
+                .collect(),
+            algorithms: ALGORITHMS.map(ToOwned::to_owned).to_vec(),
+            url: url.to_owned(),
+            keys: Mutex::default(),
+        })
+    }
+
+    pub(super) fn is_of(&self, token: &Unverified<'_>) -> bool {
+        token.claims.text(&["iss"]) == self.url
+    }
+
+    pub(super) async fn authenticate(&self, token: &Unverified<'_>, now: i64) -> Result<UserInfo, OidcError> {
+        self.check_claims(token, now)?;
+        let signed = |keys: &[Key]| {
+            let fits = |key: &&Key| token.key_id.is_empty() || key.id == token.key_id;
+            keys.iter().filter(fits).any(|key| key.signed(token))
+        };
+        if !signed(&self.keys(false).await?) && !signed(&self.keys(true).await?) {
+            return Err(OidcError::Verify("failed to verify signature: failed to verify id token signature".into()));
+        }
+        self.user(&token.claims)
+    }
+
+    fn check_claims(&self, token: &Unverified<'_>, now: i64) -> Result<(), OidcError> {
+        let refuse = |why: String| Err(OidcError::Verify(why));
+        if !self.algorithms.contains(&token.algorithm) {
+            return refuse(format!("id token signed with unsupported algorithm {:?}", token.algorithm));
+        }
+        let time = |claim: &str| token.claims.get(claim).and_then(Value::as_i64);
+        if time("exp").is_none_or(|at| at + LEEWAY_SECONDS < now) {
+            return refuse("token is expired".into());
+        }
+        if time("nbf").is_some_and(|at| at - LEEWAY_SECONDS > now) {
+            return refuse("current time before the nbf (not before) time".into());
+        }
+        let meant = match token.claims.get("aud") {
+            Some(Value::String(one)) => self.audiences.contains(one),
+            Some(Value::Array(several)) => {
+                several.iter().filter_map(Value::as_str).any(|one| self.audiences.iter().any(|own| own == one))
+            }
+            _ => false,
+        };
+        if meant { Ok(()) } else { refuse(format!("expected audience in {:?}", self.audiences)) }
+    }
+
+    fn user(&self, claims: &Object) -> Result<UserInfo, OidcError> {
+        let refuse = |why: String| OidcError::Claims(why);
+        let text = |claim: &str| claims.get(claim).and_then(Value::as_str);
+        let name = text(&self.username.claim)
+            .ok_or_else(|| refuse(format!("parse username claims {:?}: claim not present", self.username.claim)))?;
+        if self.username.claim == "email"
+            && claims.get("email_verified").is_some_and(|known| known != &Value::Bool(true))
+        {
+            return Err(refuse("email not verified".into()));
+        }
+        for (claim, value) in &self.required {
+            match text(claim) {
+                None => return Err(refuse(format!("required claim {claim} not present in ID token"))),
+                Some(got) if got != value => {
+                    let why = format!("required claim {claim} value does not match. Got = {got}, want = {value}");
+                    return Err(refuse(why));
+                }
+                Some(_) => (),
+            }
+        }
+        let mut user = UserInfo { name: format!("{}{name}", self.username.prefix), ..UserInfo::default() };
+        if let Some(Mapping { claim, prefix }) = &self.groups {
+            let names = match claims.get(claim) {
+                None => Vec::new(),
+                Some(Value::String(one)) => vec![one.as_str()],
+                Some(Value::Array(several)) if several.iter().all(Value::is_string) => {
+                    several.iter().filter_map(Value::as_str).collect()
+                }
+                Some(_) => {
+                    return Err(refuse(format!("parse groups claim {claim:?}: not a string or an array of strings")));
+                }
+            };
+            user.groups = names.iter().map(|name| format!("{prefix}{name}")).collect();
+        }
+        if let Some(claim) = &self.uid {
+            user.uid =
+                text(claim).ok_or_else(|| refuse(format!("parse uid claim {claim:?}: claim not present")))?.to_owned();
+        }
+        Ok(user)
+    }
+
+    /// The issuer's keys, as known or as they are now.
+    async fn keys(&self, anew: bool) -> Result<Arc<Vec<Key>>, OidcError> {
+        let mut keys = self.keys.lock().await;
+        let recent = keys.asked.is_some_and(|at| at.elapsed() < REFRESH_PAUSE);
+        if (!anew && !keys.known.is_empty()) || recent {
+            return Ok(keys.known.clone());
+        }
+        keys.asked = Some(Instant::now());
+        let document = self.http.get(&self.discovery).await?;
+        let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
+        if text("issuer") != self.url {
+            let why = format!(
+                "issuer did not match the issuer returned by provider, expected {:?} got {:?}",
+                self.url,
+                text("issuer")
+            );
+            return Err(OidcError::Discovery(why));
+        }
+        let published = self.http.get(text("jwks_uri")).await?;
+        let list = published.get("keys").and_then(Value::as_array).into_iter().flatten();
+        keys.known = Arc::new(list.filter_map(Key::read).collect());
+        Ok(keys.known.clone())
+    }
+}
+
+fn well_known(url: &str) -> String {
+    format!("{}/.well-known/openid-configuration", url.trim_end_matches('/'))
+}
+
+fn client(url: &str, authority: Option<&[u8]>) -> Result<Outbound, String> {
+    if !url.starts_with("https://") {
+        return Err(format!("issuer.url: Invalid value: {url:?}: URL scheme must be https"));
+    }
+    Outbound::new(url, authority, None, None).map_err(|error| error.to_string())
+}
+
+/// Where an expression is, if there is one.
+fn expression(jwt: &Object) -> Option<String> {
+    let mappings = ["username", "groups", "uid"].into_iter().find(|name| {
+        jwt.at(&["claimMappings", name, "expression"]).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
+    });
+    if let Some(name) = mappings {
+        return Some(format!("claimMappings.{name}.expression"));
+    }
+    let full = |path: &[&str]| jwt.at(path).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    if full(&["claimMappings", "extra"]) {
+        return Some("claimMappings.extra".into());
+    }
+    if full(&["userValidationRules"]) {
+        return Some("userValidationRules".into());
+    }
+    let rules = jwt.get("claimValidationRules").and_then(Value::as_array).into_iter().flatten();
+    let found = rules
+        .enumerate()
+        .find(|(_, rule)| rule.get("expression").and_then(Value::as_str).is_some_and(|e| !e.is_empty()));
+    found.map(|(index, _)| format!("claimValidationRules[{index}].expression"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn issuer(more: Value) -> Result<Issuer, String> {
+        let mut jwt = json!({
+            "issuer": {"url": "https://issuer.example", "audiences": ["me"]},
+            "claimMappings": {"username": {"claim": "email", "prefix": "o:"}, "groups": {"claim": "roles", "prefix": "g:"}},
+            "claimValidationRules": [{"claim": "hd", "requiredValue": "example"}],
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            jwt[key] = value.clone();
+        }
+        Issuer::from_configuration(jwt.as_object().unwrap())
+    }
+
+    #[track_caller]
+    fn check(claims: Value, want: Result<(&str, &str), &str>) {
+        let found = issuer(json!({})).unwrap().user(claims.as_object().unwrap());
+        let found = found.map(|user| (user.name, user.groups.join(","))).map_err(|error| error.to_string());
+        assert_eq!(found, want.map(|(name, groups)| (name.into(), groups.into())).map_err(ToOwned::to_owned));
+    }
+
+    #[test]
+    fn claims_become_users() {
+        check(json!({"email": "a@b", "hd": "example", "roles": ["x", "y"]}), Ok(("o:a@b", "g:x,g:y")));
+        check(json!({"email": "a@b", "hd": "example", "roles": "x", "email_verified": true}), Ok(("o:a@b", "g:x")));
+        check(json!({"email": "a@b", "hd": "example", "email_verified": false}), Err("oidc: email not verified"));
+        check(json!({"email": "a@b"}), Err("oidc: required claim hd not present in ID token"));
+        check(json!({"hd": "example"}), Err("oidc: parse username claims \"email\": claim not present"));
+        check(
+            json!({"email": "a@b", "hd": "other"}),
+            Err("oidc: required claim hd value does not match. Got = other, want = example"),
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_at_start() {
+        let refused = |more: Value| issuer(more).err().unwrap_or_default();
+        assert!(
+            refused(json!({"claimMappings": {"username": {"expression": "claims.sub"}}}))
+                .starts_with("claimMappings.username.expression")
+        );
+        assert!(
+            refused(json!({"issuer": {"url": "http://x", "audiences": ["a"]}})).contains("URL scheme must be https")
+        );
+        assert!(refused(json!({"issuer": {"url": "https://x", "audiences": []}})).contains("audiences"));
+        assert!(refused(json!({"claimMappings": {"username": {"claim": "sub"}}})).contains("prefix is required"));
+    }
+}
