@@ -92,6 +92,10 @@ impl FieldError {
         Self::new(ErrorKind::Forbidden, field, String::new(), detail)
     }
 
+    pub fn internal(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, field, String::new(), detail)
+    }
+
     pub fn too_long(field: impl Into<String>, max: usize) -> Self {
         Self::new(ErrorKind::TooLong, field, String::new(), format!("may not be more than {max} bytes"))
     }

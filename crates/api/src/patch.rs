@@ -17,6 +17,9 @@ pub enum PatchError {
     /// The patch does not fit the object: 422.
     #[error("{0}")]
     Unfit(String),
+    /// A test in the patch does not hold: 422.
+    #[error("{0}")]
+    TestFailed(String),
 }
 
 /// RFC 7386: objects merge, null deletes, everything else replaces.

@@ -6,14 +6,17 @@ mod certificates;
 mod chain;
 mod event_rate_limit;
 mod limit_ranger;
+pub(crate) mod match_conditions;
 mod namespace;
 mod node_restriction;
 mod node_taint;
 mod placement;
 mod pod_security;
 mod pods;
+pub(crate) mod policy;
 pub(crate) mod quota;
 mod refusals;
+pub(crate) mod rules;
 mod runtime_class;
 mod service_account;
 mod storage;
@@ -118,6 +121,21 @@ pub(crate) async fn mutate(
     attributes: &Attributes<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
+    admit(server, attributes, object).await?;
+    if !server.admission.is_on(policy::mutating::NAME) {
+        return Ok(());
+    }
+    let mut invoked = policy::mutating::Invoked::default();
+    if policy::mutating::mutate(server, attributes, object, &mut invoked).await? {
+        // What a policy changed is seen once more by all who came before it.
+        admit(server, attributes, object).await?;
+        invoked.reinvoke();
+        policy::mutating::mutate(server, attributes, object, &mut invoked).await?;
+    }
+    Ok(())
+}
+
+async fn admit(server: &Arc<ApiServer>, attributes: &Attributes<'_>, object: &mut Object) -> Result<(), ApiError> {
     for plugin in server.admission.plugins().filter(|plugin| plugin.handles(attributes)) {
         plugin.admit(server, attributes, object).await?;
     }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::allocate::Allocator;
+use crate::admission::policy::Policies;
 use crate::admission::{AdmissionError, AdmissionSettings, Chain};
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
@@ -74,6 +75,8 @@ pub struct ApiServer {
     pub(crate) rbac: Rbac,
     pub(crate) node_authorizer: NodeAuthorizer,
     pub(crate) admission: Chain,
+    pub(crate) validating_policies: Policies,
+    pub(crate) mutating_policies: Policies,
     pub(crate) allocator: Allocator,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heavy: Heavy,
@@ -97,6 +100,7 @@ impl ApiServer {
         let admission = Chain::new(&config.admission)?;
         let certificates = Certificates::new(&config.client_ca, &config.auth.request_header.client_ca);
         let (authenticator, authorizer) = (config.auth.authenticator()?, config.auth.authorizer()?);
+        let (validating_policies, mutating_policies) = (Policies::validating(&registry), Policies::mutating(&registry));
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let server = Arc::new(Self {
             config,
@@ -108,6 +112,8 @@ impl ApiServer {
             rbac,
             node_authorizer,
             admission,
+            validating_policies,
+            mutating_policies,
             allocator,
             metrics: Arc::default(),
             heavy: Heavy::default(),

@@ -8,7 +8,7 @@ use crate::error::{EvalError, no_such_overload};
 use crate::functions::{arithmetic, convert, lists};
 use crate::library::Args;
 use crate::plan::{Attribute, Call, Const, FoldNode, Key, Node, Root, Step};
-use crate::value::{List, Value};
+use crate::value::{List, Map, Value};
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 
@@ -59,7 +59,7 @@ impl<'a> Evaluation<'a, '_> {
             Node::InSet(wanted, set) => self.in_set(wanted, set),
             Node::List(elements) => self.list(elements),
             Node::Map(entries) => self.map(entries),
-            Node::Struct(fields) => self.message(fields),
+            Node::Struct(name, fields) => self.message(name, fields),
             Node::Fold(fold) => self.fold(fold),
             Node::Grow { slot, insert, with } => self.grow(*slot, *insert, with),
         }
@@ -205,7 +205,7 @@ impl<'a> Evaluation<'a, '_> {
     }
 
     #[inline(never)]
-    fn message(&mut self, fields: &'a [(bool, Const, Node)]) -> Outcome<'a> {
+    fn message(&mut self, name: &'a str, fields: &'a [(bool, Const, Node)]) -> Outcome<'a> {
         let mut values = Vec::with_capacity(fields.len());
         for (optional, name, value) in fields {
             let value = self.node(value)?;
@@ -214,7 +214,10 @@ impl<'a> Evaluation<'a, '_> {
             }
         }
         self.charge(cost::STRUCT)?;
-        lists::map_of(values)
+        match lists::map_of(values)? {
+            Value::Map(Map::Values(fields)) => Ok(Value::Map(Map::Struct(name, fields))),
+            other => Ok(other),
+        }
     }
 
     #[inline(never)]

@@ -36,7 +36,7 @@ pub(crate) enum Node {
     InSet(Box<Node>, Arc<[Const]>),
     List(Vec<(bool, Node)>),
     Map(Vec<(bool, Node, Node)>),
-    Struct(Vec<(bool, Const, Node)>),
+    Struct(Arc<str>, Vec<(bool, Const, Node)>),
     Fold(Box<FoldNode>),
     /// `accu + list` and `insert(accu, …)`: the accumulator is changed in place.
     Grow {
@@ -160,7 +160,7 @@ impl Planner<'_> {
             Kind::Call { target, args, .. } => self.call(expr, target.as_deref(), args),
             Kind::List(elements) => self.list(elements),
             Kind::Map(entries) => self.map(entries),
-            Kind::Struct { fields, .. } => self.message(fields),
+            Kind::Struct { fields, .. } => self.message(expr, fields),
             Kind::Fold(fold) => self.fold(fold),
             Kind::Ident(name) => Err(EvalError::new(format!("no such attribute(s): {name}"))),
         }
@@ -187,13 +187,13 @@ impl Planner<'_> {
         folded(Node::Map(nodes), constant)
     }
 
-    fn message(&mut self, fields: &[Field]) -> Result<Node, EvalError> {
+    fn message(&mut self, expr: &Expr, fields: &[Field]) -> Result<Node, EvalError> {
         let mut nodes = Vec::with_capacity(fields.len());
         for field in fields {
             let name = Const::Literal(Literal::String(field.name.clone()));
             nodes.push((field.optional, name, self.node(&field.value)?));
         }
-        Ok(Node::Struct(nodes))
+        Ok(Node::Struct(self.checked.type_of(expr).to_string().into(), nodes))
     }
 
     fn name(&mut self, name: &Name) -> Node {

@@ -70,6 +70,8 @@ pub enum Map<'a> {
     Values(Rc<Vec<(Value<'a>, Value<'a>)>>),
     /// A constant of the program.
     Consts(&'a [(Const, Const)]),
+    /// An object that was made by the expression, of a type by name; its fields in the order of their names.
+    Struct(&'a str, Rc<Vec<(Value<'a>, Value<'a>)>>),
 }
 
 impl<'a> Value<'a> {
@@ -125,6 +127,7 @@ impl<'a> Value<'a> {
             Self::Duration(_) => "google.protobuf.Duration",
             Self::List(_) => "list",
             Self::Map(Map::Json(_, Some(schema))) => schema.object_name().unwrap_or("map"),
+            Self::Map(Map::Struct(name, _)) => name,
             Self::Map(_) => "map",
             Self::Optional(_) => "optional_type",
             Self::Type(_) => "type",
@@ -181,6 +184,37 @@ impl<'a> Value<'a> {
                 Some(None) => return Err(EvalError::new("NaN values cannot be ordered")),
                 None => return Err(no_such_overload()),
             },
+        })
+    }
+
+    /// The value as JSON; `Err` names the type that has no form there.
+    pub fn to_json(&self) -> Result<Json, String> {
+        Ok(match self {
+            Self::Null | Self::Optional(None) => Json::Null,
+            Self::Bool(value) => (*value).into(),
+            Self::Int(value) => (*value).into(),
+            Self::Uint(value) => (*value).into(),
+            Self::Double(value) => serde_json::Number::from_f64(*value).map_or(Json::Null, Json::Number),
+            Self::String(text) => (**text).into(),
+            Self::Bytes(bytes) => {
+                use base64::Engine as _;
+                base64::engine::general_purpose::STANDARD.encode(bytes).into()
+            }
+            Self::Timestamp(time) => time.to_string().into(),
+            Self::Duration(nanos) => crate::time::show_duration(*nanos).into(),
+            Self::Optional(Some(value)) => value.to_json()?,
+            Self::List(list) => list.iter().map(|item| item.to_json()).collect::<Result<_, _>>()?,
+            Self::Map(Map::Json(fields, _)) => Json::Object((*fields).clone()),
+            Self::Map(map) => {
+                let mut fields = serde_json::Map::new();
+                for key in map.keys() {
+                    let name = crate::functions::convert::show(&key).and_then(Result::ok);
+                    let value = map.find(&key).ok().flatten().unwrap_or(Self::Null);
+                    fields.insert(name.ok_or_else(|| key.type_name().to_owned())?, value.to_json()?);
+                }
+                Json::Object(fields)
+            }
+            Self::Type(_) | Self::Opaque(_) | Self::Lazy(_) => return Err(self.type_name().to_owned()),
         })
     }
 
@@ -281,7 +315,7 @@ impl<'a> Map<'a> {
                 Some(schema) => fields.keys().filter(|name| schema.knows(name)).count(),
                 None => fields.len(),
             },
-            Self::Values(entries) => entries.len(),
+            Self::Values(entries) | Self::Struct(_, entries) => entries.len(),
             Self::Consts(entries) => entries.len(),
         }
     }
@@ -297,7 +331,7 @@ impl<'a> Map<'a> {
                 Value::String(name) => field(fields, *schema, name),
                 _ => None,
             }),
-            Self::Values(entries) => match key {
+            Self::Values(entries) | Self::Struct(_, entries) => match key {
                 Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::String(_) | Value::Double(_) => {
                     let found = entries.binary_search_by(|(known, _)| key_order(known, key));
                     Ok(found.ok().and_then(|index| entries.get(index)).map(|(_, value)| value.clone()))
@@ -316,7 +350,7 @@ impl<'a> Map<'a> {
                 }
                 None => fields.keys().map(|name| Value::String(Str::Borrowed(name))).collect(),
             },
-            Self::Values(entries) => entries.iter().map(|(key, _)| key.clone()).collect(),
+            Self::Values(entries) | Self::Struct(_, entries) => entries.iter().map(|(key, _)| key.clone()).collect(),
             Self::Consts(entries) => entries.iter().map(|(key, _)| Value::from(key)).collect(),
         }
     }

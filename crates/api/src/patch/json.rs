@@ -75,7 +75,7 @@ fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
             let wanted = operation.get("value").unwrap_or(&Value::Null);
             let found = find(target, path).map_or(&Value::Null, |v| &*v);
             let matched = found == wanted;
-            if matched { Ok(()) } else { Err(PatchError::Unfit(format!("testing value {path} failed"))) }
+            if matched { Ok(()) } else { Err(PatchError::TestFailed(format!("testing value {path} failed"))) }
         }
         other => Err(malformed(&format!("Unexpected kind: {other}"))),
     }

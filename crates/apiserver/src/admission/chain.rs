@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Plugin, always_pull_images, certificates, event_rate_limit, limit_ranger, namespace, node_restriction, node_taint,
-    placement, pod_security, pods, refusals, runtime_class, service_account, storage,
+    placement, pod_security, pods, policy, refusals, runtime_class, service_account, storage,
 };
 
 /// What the flags say.
@@ -118,6 +118,9 @@ const TABLE: &[Entry] = &[
     plugin("DefaultIngressClass", true, simple!(storage::DefaultIngressClass)),
     plugin("DenyServiceExternalIPs", false, simple!(refusals::DenyServiceExternalIps)),
     plugin("PodTopologyLabels", true, simple!(placement::PodTopologyLabels)),
+    // Asked after all others, and all others once more after it.
+    elsewhere(policy::mutating::NAME, true),
+    plugin("ValidatingAdmissionPolicy", true, simple!(policy::validating::ValidatingAdmissionPolicy)),
     // Charged in the transaction of the write.
     elsewhere("ResourceQuota", true),
     plugin("AlwaysDeny", false, simple!(refusals::AlwaysDeny)),

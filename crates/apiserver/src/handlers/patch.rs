@@ -74,7 +74,7 @@ fn patched(served: &Served, format: Format, current: &Object, patch: &Value) -> 
     };
     applied.map_err(|error| match error {
         PatchError::Malformed(why) => ApiError::bad_request(why),
-        PatchError::Unfit(why) => ApiError::new(
+        PatchError::Unfit(why) | PatchError::TestFailed(why) => ApiError::new(
             422,
             "Invalid",
             format!("the server rejected our request due to an error in our request: {why}"),

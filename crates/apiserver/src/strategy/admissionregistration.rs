@@ -1,5 +1,4 @@
-//! Webhook configurations, admission policies and their bindings. Expressions are kept unread here: who evaluates them
-//! compiles them.
+//! Webhook configurations, admission policies and their bindings, with the expressions in them.
 
 use std::collections::HashSet;
 
@@ -10,6 +9,7 @@ use serde_json::json;
 
 use super::check::{At, check};
 use super::{Strategy, items_mut, set_default};
+use crate::admission::policy::expression::{Compiled, Compiler, Returns};
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
@@ -21,6 +21,7 @@ const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const LONGEST_TIMEOUT: i64 = 30;
 const MOST_CONDITIONS: usize = 64;
 const MOST_ANNOTATIONS: usize = 20;
+const LONGEST_ANNOTATION: usize = 5 * 1024;
 const URL_FORM: &str = "; desired format: https://host[/path]";
 
 pub(super) struct WebhookConfigurations;
@@ -97,7 +98,7 @@ fn webhook(at: &At<'_>) {
         (false, true) => service(&client.field("service")),
         _ => client.required("exactly one of url or service is required"),
     }
-    match_conditions(&at.field("matchConditions"));
+    match_conditions(&at.field("matchConditions"), false);
 }
 
 fn reviews(versions: &At<'_>) {
@@ -233,21 +234,31 @@ fn resources(at: &At<'_>) {
     }
 }
 
-fn match_conditions(at: &At<'_>) {
+fn match_conditions(at: &At<'_>, params: bool) {
     if at.count() > MOST_CONDITIONS {
         at.complain(FieldError::too_many(at.path(), at.count(), MOST_CONDITIONS));
     }
     let mut names = HashSet::new();
     for condition in at.items() {
         let (expression, name) = (condition.field("expression"), condition.field("name"));
-        if expression.text().trim().is_empty() {
-            expression.required("");
+        match expression.text().trim() {
+            "" => expression.required(""),
+            text => told(&expression, text, Compiler::new(params, false).compile(text, Returns::Bool, true)),
         }
         name.needed_named(is_qualified_name);
         if !name.is_empty() && !names.insert(name.text()) {
             name.duplicate();
         }
     }
+}
+
+/// What is wrong with an expression, told as its text was read.
+fn told(at: &At<'_>, text: &str, compiled: Compiled) {
+    let Err(failure) = compiled else { return };
+    at.complain(match failure.internal {
+        false => FieldError::invalid(at.path(), text, failure.detail),
+        true => FieldError::internal(at.path(), failure.detail),
+    });
 }
 
 pub(super) struct Policies;
@@ -281,9 +292,11 @@ impl Strategy for Policies {
                     }
                 }
             }
-            match_conditions(&spec.field("matchConditions"));
-            spec.each("variables").iter().for_each(variable);
-            if mutating { mutations(&spec) } else { validations(&spec, object.name()) }
+            let params = spec.field("paramKind").exists();
+            match_conditions(&spec.field("matchConditions"), params);
+            let mut compiler = Compiler::new(params, mutating || !spec.field("variables").is_empty());
+            spec.each("variables").iter().for_each(|at| variable(at, &mut compiler));
+            if mutating { mutations(&spec, &compiler) } else { validations(&spec, object.name(), &compiler) }
         })
     }
 
@@ -368,7 +381,7 @@ fn param_kind(at: &At<'_>) {
     }
 }
 
-fn variable(at: &At<'_>) {
+fn variable(at: &At<'_>, compiler: &mut Compiler) {
     let (name, expression) = (at.field("name"), at.field("expression"));
     match name.text().trim() {
         "" => name.required("name is not specified"),
@@ -379,12 +392,13 @@ fn variable(at: &At<'_>) {
             }
         }
     }
-    if expression.text().trim().is_empty() {
-        expression.required("expression is not specified");
+    match expression.text().trim() {
+        "" => expression.required("expression is not specified"),
+        _ => told(&expression, expression.text(), compiler.variable(name.text(), expression.text())),
     }
 }
 
-fn validations(spec: &At<'_>, policy: &str) {
+fn validations(spec: &At<'_>, policy: &str, compiler: &Compiler) {
     let (validations, annotations) = (spec.field("validations"), spec.field("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for list in [validations, annotations] {
@@ -393,13 +407,20 @@ fn validations(spec: &At<'_>, policy: &str) {
         return;
     }
     for one in validations.items() {
-        if one.field("expression").text().trim().is_empty() {
-            one.field("expression").required("expression is not specified");
+        let expression = one.field("expression");
+        match expression.text().trim() {
+            "" => expression.required("expression is not specified"),
+            _ => {
+                let compiled = compiler.compile(expression.text(), Returns::Bool, true);
+                told(&expression, expression.text(), compiled);
+            }
         }
         for field in ["messageExpression", "message"] {
             let text = one.field(field);
             if !text.is_empty() && text.text().trim().is_empty() {
                 text.invalid("must be non-empty if specified");
+            } else if field == "messageExpression" && !text.is_empty() {
+                told(&text, text.text(), compiler.compile(text.text(), Returns::String, false));
             } else if field == "message" && text.text().trim().contains(['\n', '\r']) {
                 text.invalid("must not contain line breaks");
             }
@@ -416,8 +437,14 @@ fn validations(spec: &At<'_>, policy: &str) {
         for detail in is_qualified_name(&qualified) {
             key.complain(FieldError::invalid(key.path(), qualified.as_str(), detail));
         }
-        if expression.text().trim().is_empty() {
-            expression.required("valueExpression is not specified");
+        match expression.text().trim() {
+            "" => expression.required("valueExpression is not specified"),
+            text if text.len() > LONGEST_ANNOTATION => {
+                expression.required(&format!("must not exceed {LONGEST_ANNOTATION} bytes in length"));
+            }
+            text => {
+                told(&expression, expression.text(), compiler.compile(text, Returns::StringOrNull, true));
+            }
         }
         if !keys.insert(key.text()) {
             key.duplicate();
@@ -425,7 +452,7 @@ fn validations(spec: &At<'_>, policy: &str) {
     }
 }
 
-fn mutations(spec: &At<'_>) {
+fn mutations(spec: &At<'_>, compiler: &Compiler) {
     const KINDS: [(&str, &str); 2] = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
     if spec.field("mutations").is_empty() {
         spec.field("mutations").required("mutations must contain at least one item");
@@ -439,8 +466,13 @@ fn mutations(spec: &At<'_>) {
         let place = mutation.field(own);
         if !place.exists() {
             place.required(&format!("must be specified when patchType is {name}"));
-        } else if place.field("expression").text().trim().is_empty() {
-            place.field("expression").required("");
+        } else {
+            let (expression, json_patch) = (place.field("expression"), *name == "JSONPatch");
+            let returns = if json_patch { Returns::JsonPatch } else { Returns::ApplyConfiguration };
+            match expression.text().trim() {
+                "" => expression.required(""),
+                text => told(&expression, text, compiler.compile(text, returns, true)),
+            }
         }
         for (_, other) in KINDS.iter().filter(|(_, other)| other != own && mutation.field(other).exists()) {
             let place = mutation.field(other);

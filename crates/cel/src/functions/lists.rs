@@ -221,7 +221,7 @@ pub(crate) fn insert_into<'a>(target: Value<'a>, more: &[Value<'a>]) -> Outcome<
     let Value::Map(target) = target else { return Err(no_such_overload()) };
     let mut entries = match target {
         Map::Values(entries) => Rc::try_unwrap(entries).unwrap_or_else(|shared| (*shared).clone()),
-        Map::Json(..) | Map::Consts(_) => entries_of(&target)?,
+        Map::Json(..) | Map::Consts(_) | Map::Struct(..) => entries_of(&target)?,
     };
     match more {
         [key, value] => insert(&mut entries, key.clone(), value.clone(), false)?,

@@ -1,0 +1,129 @@
+//! A policy and a binding as they are used: read once, compiled once.
+
+use api::{Object, ObjectExt as _};
+use serde_json::Value;
+
+use super::expression::{Compiled, Compiler, Returns};
+use super::generation;
+use crate::admission::rules::{Criteria, strings};
+
+pub(crate) struct Policy {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) generation: i64,
+    /// What goes wrong in it is passed over.
+    pub(super) ignores_failure: bool,
+    pub(super) criteria: Result<Criteria, String>,
+    /// API version and kind of its parameters.
+    pub(super) param_kind: Option<(String, String)>,
+    pub(super) variables: Vec<(String, Compiled)>,
+    pub(super) conditions: Vec<Expression>,
+    pub(super) validations: Vec<Validation>,
+    pub(super) annotations: Vec<(String, Expression)>,
+    pub(super) mutations: Vec<Mutation>,
+    pub(super) reinvoked: bool,
+}
+
+pub(crate) struct Expression {
+    pub(crate) text: String,
+    pub(crate) compiled: Compiled,
+}
+
+pub(super) struct Validation {
+    pub(super) expression: Expression,
+    pub(super) message: String,
+    pub(super) message_expression: Option<Expression>,
+    pub(super) reason: String,
+}
+
+pub(super) struct Mutation {
+    pub(super) expression: Expression,
+    pub(super) is_json_patch: bool,
+}
+
+pub(crate) struct Binding {
+    pub(super) name: String,
+    pub(super) policy: String,
+    pub(super) actions: Vec<String>,
+    pub(super) criteria: Result<Criteria, String>,
+    pub(super) params: Option<Object>,
+}
+
+fn items<'a>(object: &'a Object, path: &[&str]) -> impl Iterator<Item = &'a Object> {
+    object.at(path).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+}
+
+fn criteria(object: &Object, path: &[&str]) -> Result<Criteria, String> {
+    let empty = Object::new();
+    let value = object.at(path).and_then(Value::as_object).unwrap_or(&empty);
+    Criteria::of(value, "resourceRules").map_err(|error| error.to_string())
+}
+
+/// The conditions that narrow down a policy or a webhook.
+pub(crate) fn conditions<'a>(list: impl Iterator<Item = &'a Object>, compiler: &Compiler) -> Vec<Expression> {
+    list.map(|condition| expression(condition.text(&["expression"]), Returns::Bool, true, compiler)).collect()
+}
+
+fn expression(text: &str, returns: Returns, authorizer: bool, compiler: &Compiler) -> Expression {
+    Expression { text: text.to_owned(), compiled: compiler.compile(text, returns, authorizer) }
+}
+
+impl Policy {
+    pub(super) fn of(object: &Object, mutating: bool) -> Self {
+        let kind = object.at(&["spec", "paramKind"]).and_then(Value::as_object);
+        let mut compiler = Compiler::new(kind.is_some(), true);
+        let mut variables = Vec::new();
+        for variable in items(object, &["spec", "variables"]) {
+            let name = variable.text(&["name"]).to_owned();
+            let compiled = compiler.variable(&name, variable.text(&["expression"]));
+            variables.push((name, compiled));
+        }
+        let validation = |one: &Object| Validation {
+            expression: expression(one.text(&["expression"]), Returns::Bool, true, &compiler),
+            message: one.text(&["message"]).trim().to_owned(),
+            message_expression: Some(one.text(&["messageExpression"]))
+                .filter(|text| !text.is_empty())
+                .map(|text| expression(text, Returns::String, false, &compiler)),
+            reason: one.text(&["reason"]).to_owned(),
+        };
+        let mutation = |one: &Object| {
+            let is_json_patch = one.text(&["patchType"]) == "JSONPatch";
+            let (field, returns) = match is_json_patch {
+                true => ("jsonPatch", Returns::JsonPatch),
+                false => ("applyConfiguration", Returns::ApplyConfiguration),
+            };
+            let expression = expression(one.text(&[field, "expression"]), returns, true, &compiler);
+            Mutation { expression, is_json_patch }
+        };
+        let annotation = |one: &Object| {
+            let value = expression(one.text(&["valueExpression"]), Returns::StringOrNull, true, &compiler);
+            (one.text(&["key"]).to_owned(), value)
+        };
+        Self {
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
+            generation: generation(object),
+            ignores_failure: object.text(&["spec", "failurePolicy"]) == "Ignore",
+            criteria: criteria(object, &["spec", "matchConstraints"]),
+            param_kind: kind.map(|kind| (kind.text(&["apiVersion"]).to_owned(), kind.text(&["kind"]).to_owned())),
+            conditions: conditions(items(object, &["spec", "matchConditions"]), &compiler),
+            validations: items(object, &["spec", "validations"]).map(validation).collect(),
+            annotations: items(object, &["spec", "auditAnnotations"]).map(annotation).collect(),
+            mutations: items(object, &["spec", "mutations"]).filter(|_| mutating).map(mutation).collect(),
+            reinvoked: object.text(&["spec", "reinvocationPolicy"]) == "IfNeeded",
+            variables,
+        }
+    }
+}
+
+impl Binding {
+    pub(super) fn of(object: &Object) -> Self {
+        Self {
+            name: object.name().to_owned(),
+            policy: object.text(&["spec", "policyName"]).to_owned(),
+            actions: strings(object.at(&["spec", "validationActions"])),
+            criteria: criteria(object, &["spec", "matchResources"]),
+            params: object.at(&["spec", "paramRef"]).and_then(Value::as_object).cloned(),
+        }
+    }
+}
