@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cel", &["api"]),
     ("client", &["api"]),
     ("apiserver", &["api", "cel", "spdy", "store"]),
-    ("controllers", &["api", "client"]),
+    ("controllers", &["api", "cel", "client"]),
     ("scheduler", &["api", "client"]),
     ("kubelet", &["api", "client", "cri"]),
     ("runtime", &["cri", "spdy"]),

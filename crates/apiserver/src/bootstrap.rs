@@ -64,8 +64,6 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     trust::publish(server).await?;
     claims::repair(server).await?;
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
-    let checked = crate::admission::policy::type_checking::keep(server.clone());
-    server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(checked));
     crate::master_leases::start(server).await
 }
 

@@ -17,6 +17,7 @@ mod macros;
 mod opaque;
 mod parser;
 mod plan;
+pub mod policy;
 pub mod schema;
 mod source;
 mod time;

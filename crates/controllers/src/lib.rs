@@ -30,6 +30,7 @@ mod root_ca;
 mod service;
 mod service_account;
 mod taint_eviction;
+mod validating_admission_policy_status;
 mod written;
 
 use std::time::Duration;
@@ -139,6 +140,7 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),
         context.start::<taint_eviction::TaintEviction>(),
+        context.start::<validating_admission_policy_status::PolicyStatus>(),
         garbage_collector::start(&context.of("generic-garbage-collector")),
     ]
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use api::Object;
+use cel::policy::Compiler;
 use serde_json::Value;
 
 use super::Attributes;
 use super::policy::definition::{Expression, conditions};
 use super::policy::evaluate::{Inputs, conditions_hold};
-use super::policy::expression::Compiler;
 use super::policy::request;
 use crate::registry::Served;
 use crate::server::ApiServer;

@@ -4,12 +4,9 @@
 
 pub(super) mod definition;
 pub(super) mod evaluate;
-pub(crate) mod expression;
 pub(crate) mod mutating;
 mod params;
 pub(super) mod request;
-pub(crate) mod type_checking;
-mod types;
 pub(crate) mod validating;
 
 use std::collections::BTreeMap;

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use api::field::FieldError;
 use api::validation::{is_dns_1035, is_path_segment, is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
+use cel::policy::{Compiled, Compiler, Returns};
 use serde_json::json;
 
 use super::check::{At, check};
 use super::{Strategy, items_mut, set_default};
-use crate::admission::policy::expression::{Compiled, Compiler, Returns};
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];

@@ -3,9 +3,9 @@
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
-use super::expression::{Compiled, Compiler, Returns};
 use super::generation;
 use crate::admission::rules::{Criteria, strings};
+use cel::policy::{Compiled, Compiler, Returns};
 
 pub(crate) struct Policy {
     pub(super) name: String,

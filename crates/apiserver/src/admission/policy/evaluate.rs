@@ -5,13 +5,12 @@ use std::rc::{Rc, Weak};
 
 use api::Object;
 use cel::authorizer::Check;
+use cel::policy::{Compiled, VARIABLES, place};
 use cel::{Asker, EvalError, Fields, Map, Opaque, PER_CALL_LIMIT, Value};
 use serde_json::Value as Json;
 
 use super::definition::Expression;
-use super::expression::{Compiled, place};
 use super::request::Answers;
-use super::types::VARIABLES;
 
 /// What all expressions of a policy may cost together on one request; its conditions have a budget of their own.
 pub(super) const BUDGET: u64 = 10_000_000;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cel::{Type, Types};
+use crate::{Type, Types};
 
 pub(super) const REQUEST: &str = "kubernetes.AdmissionRequest";
 pub(super) const NAMESPACE: &str = "kubernetes.Namespace";
-pub(super) const VARIABLES: &str = "kubernetes.variables";
+pub const VARIABLES: &str = "kubernetes.variables";
 const KIND: &str = "kubernetes.GroupVersionKind";
 const RESOURCE: &str = "kubernetes.GroupVersionResource";
 const USER: &str = "kubernetes.UserInfo";

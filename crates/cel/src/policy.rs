@@ -1,39 +1,42 @@
-//! Compiles the expressions of policies and match conditions, with the errors their authors know.
+//! The expressions of admission policies and match conditions: what they may name, what they must evaluate to, and the
+//! errors their authors know.
+
+mod types;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cel::{CompileError, Env, Program, Type, Types};
-
-use super::types::{JSON_PATCH, NAMESPACE, OBJECT, PolicyTypes, REQUEST, VARIABLES};
+pub use self::types::VARIABLES;
+use self::types::{JSON_PATCH, NAMESPACE, OBJECT, PolicyTypes, REQUEST};
+use crate::{CompileError, Env, Program, Type, Types, opaque_type};
 
 /// Where each variable is among the values an expression is evaluated with.
-pub(super) mod place {
-    pub(in super::super) const OBJECT: usize = 0;
-    pub(in super::super) const OLD_OBJECT: usize = 1;
-    pub(in super::super) const NAMESPACE: usize = 2;
-    pub(in super::super) const REQUEST: usize = 3;
-    pub(in super::super) const VARIABLES: usize = 4;
-    pub(in super::super) const PARAMS: usize = 5;
-    pub(in super::super) const AUTHORIZER: usize = 6;
-    pub(in super::super) const RESOURCE: usize = 7;
-    pub(in super::super) const COUNT: usize = 8;
+pub mod place {
+    pub const OBJECT: usize = 0;
+    pub const OLD_OBJECT: usize = 1;
+    pub const NAMESPACE: usize = 2;
+    pub const REQUEST: usize = 3;
+    pub const VARIABLES: usize = 4;
+    pub const PARAMS: usize = 5;
+    pub const AUTHORIZER: usize = 6;
+    pub const RESOURCE: usize = 7;
+    pub const COUNT: usize = 8;
 }
 
 /// Why an expression cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
-pub(crate) struct Failure {
-    pub(crate) detail: String,
+pub struct Failure {
+    pub detail: String,
     /// Not the text is wrong, but something it computes from constants.
-    pub(crate) internal: bool,
+    pub internal: bool,
 }
 
-pub(crate) type Compiled = Result<Program, Failure>;
+pub type Compiled = Result<Program, Failure>;
 
 /// What an expression must evaluate to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Returns {
+pub enum Returns {
     Bool,
     String,
     StringOrNull,
@@ -60,7 +63,7 @@ impl Returns {
 }
 
 /// Compiles the expressions of one policy; its variables are declared one after the other.
-pub(crate) struct Compiler {
+pub struct Compiler {
     params: Option<Type>,
     object: Type,
     composed: bool,
@@ -70,28 +73,28 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// `params`: whether there are any. `composed`: whether expressions may name variables.
-    pub(crate) fn new(params: bool, composed: bool) -> Self {
+    pub fn new(params: bool, composed: bool) -> Self {
         let params = params.then_some(Type::Dyn);
         Self { params, object: Type::Dyn, composed, variables: BTreeMap::new(), more: None }
     }
 
     /// With the types of the objects, to find what cannot work for them.
-    pub(super) fn typed(object: Type, params: Option<Type>, more: Arc<dyn Types>) -> Self {
+    pub fn typed(object: Type, params: Option<Type>, more: Arc<dyn Types>) -> Self {
         Self { params, object, composed: true, variables: BTreeMap::new(), more: Some(more) }
     }
 
     /// Declares a variable once its expression is compiled; one that fails is of any type.
-    pub(crate) fn variable(&mut self, name: &str, text: &str) -> Compiled {
+    pub fn variable(&mut self, name: &str, text: &str) -> Compiled {
         let compiled = self.compile(text, Returns::Anything, true);
         let t = compiled.as_ref().map_or(Type::Dyn, |program| program.output().clone());
         self.variables.insert(name.to_owned(), t);
         compiled
     }
 
-    pub(crate) fn compile(&self, text: &str, returns: Returns, authorizer: bool) -> Compiled {
+    pub fn compile(&self, text: &str, returns: Returns, authorizer: bool) -> Compiled {
         // What is not declared still has its place, under a name that cannot be written.
         let named = |declared: bool, name: &'static str| if declared { name } else { "@" };
-        let asked = |name: &str| cel::opaque_type(name).unwrap_or(Type::Dyn);
+        let asked = |name: &str| opaque_type(name).unwrap_or(Type::Dyn);
         let types = PolicyTypes {
             variables: self.variables.clone(),
             patches: returns.makes_patches(),
