@@ -10,6 +10,7 @@ mod checker;
 mod cost;
 mod error;
 pub mod escaping;
+mod estimate;
 mod eval;
 mod functions;
 mod library;
@@ -30,6 +31,7 @@ mod value;
 use std::sync::Arc;
 
 pub use error::EvalError;
+pub use estimate::{Estimate, NoSizes, Sizes};
 pub use eval::Evaluated;
 pub use library::opaque_type;
 pub use opaque::{Asker, Opaque};
@@ -90,6 +92,13 @@ impl Env {
             return Err(source::report(source, issues));
         }
         plan::plan(&expr, &checked).map_err(|error| CompileError::Program(error.to_string()))
+    }
+
+    /// What a text can cost to evaluate, where variables can be as large as `sizes` says.
+    pub fn estimate(&self, source: &str, sizes: &dyn Sizes) -> Result<Estimate, CompileError> {
+        let (expr, ids) = parser::parse(source).map_err(|issues| source::report(source, issues))?;
+        let checked = checker::check(self, &expr, ids).map_err(|issues| source::report(source, issues))?;
+        Ok(estimate::estimate(&expr, &checked, sizes))
     }
 }
 

@@ -1,11 +1,13 @@
 //! A structural schema as the language needs it: what is an object, what a map, which strings are times.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use crate::escaping::{escape, unescape};
+use crate::estimate::Sizes;
 use crate::time;
 use crate::types::{Type, Types};
 use crate::value::{List, Str, Value};
@@ -59,7 +61,7 @@ pub enum ListKind {
 
 impl Schema {
     pub fn new(shape: Shape) -> Self {
-        Self { shape, max_elements: u64::MAX, min_size: 0 }
+        Self { shape, max_elements: 0, min_size: 0 }
     }
 
     /// The type an expression sees; `None` if there is nothing to see.
@@ -216,5 +218,25 @@ impl Types for SchemaTypes {
 
     fn field(&self, name: &str, field: &str) -> Option<Type> {
         self.objects.get(name)?.get(field).cloned()
+    }
+}
+
+/// How large the parts of a value can be that a schema describes, whatever the variable is called.
+impl Sizes for Schema {
+    fn most(&self, path: &[Rc<str>]) -> Option<u64> {
+        let mut node = self;
+        for step in path.iter().skip(1) {
+            node = match (&node.shape, &**step) {
+                (Shape::List { items, .. }, "@items" | "@values") => items,
+                (Shape::Map(values), "@items" | "@values") => values,
+                // The names of entries are strings without a bound of their own.
+                (Shape::Map(_), "@keys") => return Some(0),
+                (Shape::Object { fields, .. }, name) => {
+                    fields.get(&unescape(name)?).filter(|field| field.cel_type().is_some())?
+                }
+                _ => return None,
+            };
+        }
+        Some(node.max_elements)
     }
 }

@@ -55,7 +55,9 @@ fn answer(expression: &str) -> String {
         Ok(value) => format!("value {}", show(value)),
         Err(error) => format!("error {error}"),
     };
-    format!("type {}\n{outcome}\ncost {}", program.output(), evaluated.cost)
+    let estimate = env().estimate(expression, &cel::NoSizes).unwrap();
+    let estimate = format!("{}..{}", estimate.min, estimate.max);
+    format!("type {}\n{outcome}\ncost {} of {estimate}", program.output(), evaluated.cost)
 }
 
 fn env() -> Env {
