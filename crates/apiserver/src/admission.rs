@@ -5,6 +5,7 @@ mod always_pull_images;
 mod certificates;
 mod chain;
 mod event_rate_limit;
+mod image_policy;
 mod limit_ranger;
 pub(crate) mod match_conditions;
 mod namespace;

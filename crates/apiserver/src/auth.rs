@@ -5,6 +5,7 @@ pub(crate) mod authenticator;
 pub(crate) mod authorizer;
 pub(crate) mod discovery;
 pub(crate) mod escalation;
+mod expression;
 mod impersonation;
 mod jwt;
 pub(crate) mod node;
@@ -15,7 +16,7 @@ pub(crate) mod rule;
 pub(crate) mod settings;
 mod token_file;
 pub(crate) mod tokens;
-mod webhook;
+pub(crate) mod webhook;
 pub(crate) mod x509;
 
 use api::selector::FieldSelector;

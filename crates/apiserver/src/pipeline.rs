@@ -115,7 +115,9 @@ impl ApiServer {
             Ok(response) => finished(&context, response),
             Err(error) => {
                 tracing::debug!(code = error.code, message = %error.message, "request failed");
-                respond_error(&error, &accept)
+                let mut response = respond_error(&error, &accept);
+                add_warnings(&mut response, &context.warnings.lock());
+                response
             }
         };
         if *context.is_served.get_mut() {

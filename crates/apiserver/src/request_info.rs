@@ -1,9 +1,12 @@
 //! What a request asks for, read from its method and path alone.
 
+use std::borrow::Cow;
+
 use api::selector::FieldSelector;
 use http::Method;
 
 use crate::auth::Access;
+use crate::http::percent_decode;
 
 /// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +50,7 @@ impl RequestInfo {
     /// `selected` is what a list or watch is restricted to; `watch` the query flag.
     pub(crate) fn new(method: &Method, path: &str, watch: bool, selected: Option<FieldSelector>) -> Self {
         let plain_verb = method_verb(method);
-        let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
+        let mut info = Self { path: decoded(path).into_owned(), verb: plain_verb, ..Self::default() };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, mut rest) = match parts.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -66,19 +69,18 @@ impl RequestInfo {
         info.is_resource = true;
         let rest = match rest {
             ["namespaces", namespace, sub, after @ ..] if !matches!(*sub, "status" | "finalize") => {
-                info.namespace = (*namespace).to_owned();
+                info.namespace = segment(namespace);
                 std::iter::once(sub).chain(after).copied().collect::<Vec<_>>()
             }
             ["namespaces", namespace, ..] => {
-                info.namespace = (*namespace).to_owned();
+                info.namespace = segment(namespace);
                 rest.to_vec()
             }
             other => other.to_vec(),
         };
         let mut rest = rest.into_iter().map(str::to_owned);
-        info.resource = rest.next().unwrap_or_default();
-        info.name = rest.next().unwrap_or_default();
-        info.subresource = rest.next().unwrap_or_default();
+        let mut next = || rest.next().map(|text| segment(&text)).unwrap_or_default();
+        (info.resource, info.name, info.subresource) = (next(), next(), next());
         info.rest = rest.collect();
         if info.resource == "namespaces" && info.name.is_empty() {
             info.namespace.clear();
@@ -98,6 +100,16 @@ impl RequestInfo {
         }
         info
     }
+}
+
+/// A name may be escaped; what would then be more than one name stays as it is, and is nothing's name.
+fn segment(text: &str) -> String {
+    let plain = decoded(text);
+    if plain.contains('/') { text.to_owned() } else { plain.into_owned() }
+}
+
+fn decoded(text: &str) -> Cow<'_, str> {
+    if text.contains('%') { percent_decode(&text.replace('+', "%2b")).into() } else { text.into() }
 }
 
 fn method_verb(method: &Method) -> &'static str {
@@ -126,6 +138,9 @@ mod tests {
         check("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 deployments ns=a");
         check("GET", "/apis/apps/v1/watch/namespaces/a/deployments", "watch apps/v1 deployments ns=a");
         check("GET", "/api/v1/nodes/n/proxy/metrics", "get /v1 nodes name=n sub=proxy rest=metrics");
+        check("GET", "/api/v1/nodes/a%3Ab", "get /v1 nodes name=a:b");
+        check("GET", "/api/v1/namespaces/a/pods/b%2Flog", "get /v1 pods ns=a name=b%2Flog");
+        check("GET", "/api/v1/namespaces/a%2Fb/pods/c", "get /v1 pods ns=a%2Fb name=c");
         check("GET", "/apis/apps/v1", "get");
         check("GET", "/healthz", "get");
     }

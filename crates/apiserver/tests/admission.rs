@@ -1,5 +1,7 @@
 //! Built-in admission plugins, through the whole path of a write.
 
+#[path = "support/https.rs"]
+mod https;
 mod support;
 
 use anyhow::Result;
@@ -203,5 +205,35 @@ async fn optional_plugins_do_what_they_say() -> Result<()> {
     assert_eq!(send(&api, "POST /api/v1/namespaces/default/events", &[], &event("a")).await?.0, 201);
     let (code, answer, _) = send(&api, "POST /api/v1/namespaces/default/events", &[], &event("b")).await?;
     assert_eq!((code, message(&answer)), (429, "limit reached on type Server for key "));
+    Ok(())
+}
+
+#[tokio::test]
+async fn somebody_else_says_which_images_may_run() -> Result<()> {
+    let server = https::Https::start(|_, _, review| {
+        let images = review.pointer("/spec/containers").cloned().unwrap_or_default();
+        match images.to_string().contains("bad") {
+            true => json!({"status": {"allowed": false, "reason": "bad"}}),
+            false => json!({"status": {"allowed": true}}),
+        }
+    })
+    .await?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("webhook.json");
+    std::fs::write(&path, server.kubeconfig())?;
+    let configuration = json!({"plugins": [{"name": "ImagePolicyWebhook", "configuration": {"imagePolicy": {"kubeConfigFile": path}}}]});
+    let api = start(&["ImagePolicyWebhook"], Some(configuration)).await?;
+    let pods = "POST /api/v1/namespaces/default/pods";
+    for name in ["a", "b"] {
+        assert_eq!(send(&api, pods, &[], &pod(name, json!({}))).await?.0, 201);
+    }
+    assert_eq!(server.count(), 1, "an answer is kept");
+    let bad = json!({"containers": [{"name": "c", "image": "bad"}]});
+    let (code, answer, _) = send(&api, pods, &[], &pod("c", bad)).await?;
+    let why = "pods \"c\" is forbidden: image policy webhook backend denied one or more images: bad";
+    assert_eq!((code, message(&answer)), (403, why));
+    drop(server);
+    let other = json!({"containers": [{"name": "c", "image": "other"}]});
+    assert_eq!(send(&api, pods, &[], &pod("d", other)).await?.0, 403, "who cannot be judged does not run");
     Ok(())
 }

@@ -94,6 +94,7 @@ async fn a_configuration_may_deny_when_the_webhook_fails() -> Result<()> {
             {"type": "Webhook", "name": "w", "webhook": {
                 "subjectAccessReviewVersion": "v1", "failurePolicy": "Deny", "timeout": "2s",
                 "authorizedTTL": "1m", "unauthorizedTTL": "1m",
+                "matchConditions": [{"expression": "request.resourceAttributes.resource == 'pods'"}],
                 "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": kubeconfig},
             }},
             {"type": "AlwaysAllow", "name": "all"},
@@ -102,5 +103,6 @@ async fn a_configuration_may_deny_when_the_webhook_fails() -> Result<()> {
     std::fs::write(&path, configuration.to_string())?;
     let api = start(|auth| auth.authorization_config = Some(path)).await?;
     assert_eq!(bob(&api, "GET /api/v1/pods").await?.0, 403);
+    assert_eq!(bob(&api, "GET /api/v1/secrets").await?.0, 200, "it is not even asked");
     Ok(())
 }

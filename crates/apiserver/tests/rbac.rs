@@ -98,7 +98,7 @@ async fn a_binding_gives_no_more_than_its_writer_has() -> Result<()> {
     assert_eq!(code, 403);
     assert!(why.contains("is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"*\"]"), "{why}");
     let (code, why) = as_bob(&api, "POST clusterrolebindings", None, &binding("take", "none", "bob")).await?;
-    assert_eq!((code, why.as_str()), (404, "clusterroles.rbac.authorization.k8s.io \"none\" not found"));
+    assert_eq!((code, why.as_str()), (404, "clusterrolebindings.rbac.authorization.k8s.io \"none\" not found"));
     let local =
         json!({"metadata": {"name": "take"}, "roleRef": {"kind": "ClusterRole", "name": "edit"}, "subjects": []});
     assert_eq!(as_bob(&api, "POST namespaces/default/rolebindings", None, &local).await?.0, 201, "edit is empty yet");

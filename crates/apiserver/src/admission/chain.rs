@@ -6,8 +6,9 @@ use api::ObjectExt as _;
 use serde_json::Value;
 
 use super::{
-    Plugin, always_pull_images, certificates, event_rate_limit, limit_ranger, namespace, node_restriction, node_taint,
-    placement, pod_security, pods, policy, refusals, runtime_class, service_account, storage,
+    Plugin, always_pull_images, certificates, event_rate_limit, image_policy, limit_ranger, namespace,
+    node_restriction, node_taint, placement, pod_security, pods, policy, refusals, runtime_class, service_account,
+    storage,
 };
 
 /// What the flags say.
@@ -100,6 +101,7 @@ const TABLE: &[Entry] = &[
     plugin("NodeRestriction", true, simple!(node_restriction::NodeRestriction)),
     plugin("TaintNodesByCondition", true, simple!(node_taint::TaintNodesByCondition)),
     plugin("AlwaysPullImages", false, simple!(always_pull_images::AlwaysPullImages)),
+    plugin("ImagePolicyWebhook", false, image_policy::ImagePolicyWebhook::plugin),
     plugin("PodSecurity", true, pod_security::PodSecurity::plugin),
     plugin("PodNodeSelector", false, placement::PodNodeSelector::plugin),
     plugin("Priority", true, simple!(pods::Priority)),

@@ -67,13 +67,14 @@ async fn binding(
         "ClusterRole" => ("clusterroles", name.to_owned()),
         "Role" => ("roles", format!("{}/{name}", attributes.namespace)),
         // Upstream fails before it validates.
-        _ => return Err(ApiError::internal(format!("unsupported role reference kind: {kind:?}"))),
+        _ => return Err(ApiError::new(500, "", format!("unsupported role reference kind: {kind:?}"))),
     };
     if decide(server, user, &access("bind", plural, name, attributes.namespace)).await.is_allowed() {
         return Ok(());
     }
-    let resource = api::GroupResource { group: GROUP, resource: plural };
-    let rules = server.rbac.role(&key).ok_or_else(|| ApiError::not_found(resource, name))?;
+    // Upstream tells the role's name as one of the resource that is asked for.
+    let missing = || ApiError::not_found(attributes.served.group_resource(), name);
+    let rules = server.rbac.role(&key).ok_or_else(missing)?;
     confirm(server, attributes, user, &rules)
 }
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::{Object, ObjectExt as _, UserInfo};
-use serde_json::Value;
+use cel::Type;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::expression::Expression;
 use super::jwt::{ALGORITHMS, Key, Unverified};
 use super::settings::OidcSettings;
 use crate::outbound::{Outbound, OutboundError};
@@ -22,17 +24,19 @@ pub(crate) struct Issuer {
     audiences: Vec<String>,
     username: Mapping,
     groups: Option<Mapping>,
-    uid: Option<String>,
+    uid: Option<Mapping>,
+    extra: Vec<(String, Expression)>,
     required: Vec<(String, String)>,
+    claim_rules: Vec<Expression>,
+    user_rules: Vec<Expression>,
     algorithms: Vec<String>,
     http: Outbound,
     keys: Mutex<Keys>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Mapping {
-    claim: String,
-    prefix: String,
+enum Mapping {
+    Claim { name: String, prefix: String },
+    Expression(Expression),
 }
 
 #[derive(Default)]
@@ -66,16 +70,19 @@ impl Issuer {
             flags.ca_file.as_ref().map(|path| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display())));
         let authority = authority.transpose()?;
         let groups = (!flags.groups_claim.is_empty())
-            .then(|| Mapping { claim: flags.groups_claim.clone(), prefix: flags.groups_prefix.clone() });
+            .then(|| Mapping::Claim { name: flags.groups_claim.clone(), prefix: flags.groups_prefix.clone() });
         if let Some(odd) = flags.signing_algs.iter().find(|name| !ALGORITHMS.contains(&name.as_str())) {
             return Err(format!("oidc: unsupported signing alg: {odd:?}"));
         }
         Ok(Self {
             discovery: well_known(&flags.issuer_url),
             audiences: vec![flags.client_id.clone()],
-            username: Mapping { claim: flags.username_claim.clone(), prefix },
+            username: Mapping::Claim { name: flags.username_claim.clone(), prefix },
             groups,
             uid: None,
+            extra: Vec::new(),
+            claim_rules: Vec::new(),
+            user_rules: Vec::new(),
             required: flags.required_claims.clone(),
             algorithms: flags.signing_algs.clone(),
             http: client(&flags.issuer_url, authority.as_deref())?,
@@ -86,9 +93,6 @@ impl Issuer {
 
     /// From one entry of an AuthenticationConfiguration.
     pub(super) fn from_configuration(jwt: &Object) -> Result<Self, String> {
-        if let Some(place) = expression(jwt) {
-            return Err(format!("{place}: expressions in CEL are not supported in the authentication configuration"));
-        }
         let list = |path: &[&str]| -> Vec<Object> {
             let items = jwt.at(path).and_then(Value::as_array).into_iter().flatten();
             items.filter_map(|item| item.as_object().cloned()).collect()
@@ -114,27 +118,64 @@ impl Issuer {
         if !jwt.text(&["issuer", "egressSelectorType"]).is_empty() {
             return Err("issuer.egressSelectorType: egress selectors are not supported".into());
         }
-        let mapping = |name: &str| {
-            let (claim, prefix) =
-                (jwt.text(&["claimMappings", name, "claim"]), jwt.at(&["claimMappings", name, "prefix"]));
-            match (claim, prefix.and_then(Value::as_str)) {
-                ("", _) => Ok(None),
-                (_, None) => Err(format!(
+        let mapping = |name: &str, wanted: &[Type]| -> Result<Option<Mapping>, String> {
+            let part = |field: &str| jwt.text(&["claimMappings", name, field]);
+            let prefix = jwt.at(&["claimMappings", name, "prefix"]).and_then(Value::as_str);
+            match (part("claim"), part("expression"), prefix) {
+                ("", "", _) => Ok(None),
+                ("", text, None) => {
+                    let made = Expression::compile(text, "claims", wanted, "");
+                    Ok(Some(Mapping::Expression(
+                        made.map_err(|why| format!("claimMappings.{name}.expression: {why}"))?,
+                    )))
+                }
+                ("", _, Some(_)) => {
+                    Err(format!("claimMappings.{name}.prefix: prefix can't be set when expression is set"))
+                }
+                (_, text, _) if !text.is_empty() => {
+                    Err(format!("claimMappings.{name}: claim and expression can't both be set"))
+                }
+                (claim, _, None) if name == "uid" => {
+                    Ok(Some(Mapping::Claim { name: claim.to_owned(), prefix: String::new() }))
+                }
+                (_, _, None) => Err(format!(
                     "claimMappings.{name}.prefix: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
                 )),
-                (claim, Some(prefix)) => Ok(Some(Mapping { claim: claim.to_owned(), prefix: prefix.to_owned() })),
+                (claim, _, Some(prefix)) => {
+                    Ok(Some(Mapping::Claim { name: claim.to_owned(), prefix: prefix.to_owned() }))
+                }
             }
         };
+        let rules = |field: &str, variable: &str| -> Result<Vec<Expression>, String> {
+            let with =
+                list(&[field]).into_iter().enumerate().filter(|(_, rule)| !rule.text(&["expression"]).is_empty());
+            let made = with.map(|(index, rule)| {
+                let made =
+                    Expression::compile(rule.text(&["expression"]), variable, &[Type::Bool], rule.text(&["message"]));
+                made.map_err(|why| format!("{field}[{index}].expression: {why}"))
+            });
+            made.collect()
+        };
+        let extra = list(&["claimMappings", "extra"]).into_iter().enumerate().map(|(index, extra)| {
+            let made = Expression::compile(extra.text(&["valueExpression"]), "claims", &several(), "");
+            let made = made.map_err(|why| format!("claimMappings.extra[{index}].valueExpression: {why}"))?;
+            Ok::<_, String>((extra.text(&["key"]).to_owned(), made))
+        });
         let authority = jwt.text(&["issuer", "certificateAuthority"]);
         Ok(Self {
             http: client(url, (!authority.is_empty()).then_some(authority.as_bytes()))?,
             discovery,
             audiences,
-            username: mapping("username")?.ok_or("claimMappings.username: claim or expression is required")?,
-            groups: mapping("groups")?,
-            uid: Some(jwt.text(&["claimMappings", "uid", "claim"]).to_owned()).filter(|claim| !claim.is_empty()),
+            username: mapping("username", &[Type::String])?
+                .ok_or("claimMappings.username: claim or expression is required")?,
+            groups: mapping("groups", &several())?,
+            uid: mapping("uid", &[Type::String])?,
+            extra: extra.collect::<Result<_, _>>()?,
+            claim_rules: rules("claimValidationRules", "claims")?,
+            user_rules: rules("userValidationRules", "user")?,
             required: list(&["claimValidationRules"])
                 .iter()
+                .filter(|rule| rule.text(&["expression"]).is_empty())
                 .map(|rule| (rule.text(&["claim"]).to_owned(), rule.text(&["requiredValue"]).to_owned()))
                 .collect(),
             algorithms: ALGORITHMS.map(ToOwned::to_owned).to_vec(),
@@ -183,43 +224,76 @@ impl Issuer {
 
     fn user(&self, claims: &Object) -> Result<UserInfo, OidcError> {
         let refuse = |why: String| OidcError::Claims(why);
-        let text = |claim: &str| claims.get(claim).and_then(Value::as_str);
-        let name = text(&self.username.claim)
-            .ok_or_else(|| refuse(format!("parse username claims {:?}: claim not present", self.username.claim)))?;
-        if self.username.claim == "email"
-            && claims.get("email_verified").is_some_and(|known| known != &Value::Bool(true))
-        {
-            return Err(refuse("email not verified".into()));
+        let whole = Value::Object(claims.clone());
+        let mut user = UserInfo { name: self.name(claims, &whole).map_err(refuse)?, ..UserInfo::default() };
+        user.groups = match &self.groups {
+            None => Vec::new(),
+            Some(Mapping::Expression(expression)) => expression
+                .texts(&whole)
+                .map_err(|why| refuse(format!("error evaluating group claim expression: {why}")))?,
+            Some(Mapping::Claim { name, prefix }) => groups(claims, name, prefix).map_err(refuse)?,
+        };
+        user.uid = match &self.uid {
+            None => String::new(),
+            Some(Mapping::Expression(expression)) => expression
+                .text(&whole)
+                .map_err(|why| refuse(format!("error evaluating uid claim expression: {why}")))?,
+            Some(Mapping::Claim { name, .. }) => {
+                let found = claims.get(name).and_then(Value::as_str);
+                found.ok_or_else(|| refuse(format!("parse uid claim {name:?}: claim not present")))?.to_owned()
+            }
+        };
+        for (key, expression) in &self.extra {
+            let values = expression.texts(&whole);
+            let values = values.map_err(|why| refuse(format!("error evaluating extra claim expression: {why}")))?;
+            if !values.is_empty() {
+                user.extra.insert(key.clone(), values);
+            }
         }
+        self.check_required(claims).map_err(refuse)?;
+        for rule in &self.claim_rules {
+            let held = rule.require(&whole);
+            held.map_err(|why| refuse(format!("error evaluating claim validation expression: {why}")))?;
+        }
+        let told = json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
+        for rule in &self.user_rules {
+            let held = rule.require(&told);
+            held.map_err(|why| refuse(format!("error evaluating user info validation rule: {why}")))?;
+        }
+        Ok(user)
+    }
+
+    fn name(&self, claims: &Object, whole: &Value) -> Result<String, String> {
+        let (claim, prefix) = match &self.username {
+            Mapping::Expression(expression) => {
+                let name = expression.text(whole);
+                let name = name.map_err(|why| format!("error evaluating username claim expression: {why}"))?;
+                return match name.is_empty() {
+                    true => Err("empty username via CEL expression is not allowed".into()),
+                    false => Ok(name),
+                };
+            }
+            Mapping::Claim { name, prefix } => (name, prefix),
+        };
+        let name = claims.get(claim).and_then(Value::as_str);
+        let name = name.ok_or_else(|| format!("parse username claims {claim:?}: claim not present"))?;
+        if claim == "email" && claims.get("email_verified").is_some_and(|known| known != &Value::Bool(true)) {
+            return Err("email not verified".into());
+        }
+        Ok(format!("{prefix}{name}"))
+    }
+
+    fn check_required(&self, claims: &Object) -> Result<(), String> {
         for (claim, value) in &self.required {
-            match text(claim) {
-                None => return Err(refuse(format!("required claim {claim} not present in ID token"))),
+            match claims.get(claim).and_then(Value::as_str) {
+                None => return Err(format!("required claim {claim} not present in ID token")),
                 Some(got) if got != value => {
-                    let why = format!("required claim {claim} value does not match. Got = {got}, want = {value}");
-                    return Err(refuse(why));
+                    return Err(format!("required claim {claim} value does not match. Got = {got}, want = {value}"));
                 }
                 Some(_) => (),
             }
         }
-        let mut user = UserInfo { name: format!("{}{name}", self.username.prefix), ..UserInfo::default() };
-        if let Some(Mapping { claim, prefix }) = &self.groups {
-            let names = match claims.get(claim) {
-                None => Vec::new(),
-                Some(Value::String(one)) => vec![one.as_str()],
-                Some(Value::Array(several)) if several.iter().all(Value::is_string) => {
-                    several.iter().filter_map(Value::as_str).collect()
-                }
-                Some(_) => {
-                    return Err(refuse(format!("parse groups claim {claim:?}: not a string or an array of strings")));
-                }
-            };
-            user.groups = names.iter().map(|name| format!("{prefix}{name}")).collect();
-        }
-        if let Some(claim) = &self.uid {
-            user.uid =
-                text(claim).ok_or_else(|| refuse(format!("parse uid claim {claim:?}: claim not present")))?.to_owned();
-        }
-        Ok(user)
+        Ok(())
     }
 
     /// The issuer's keys, as known or as they are now.
@@ -258,32 +332,25 @@ fn client(url: &str, authority: Option<&[u8]>) -> Result<Outbound, String> {
     Outbound::new(url, authority, None, None).map_err(|error| error.to_string())
 }
 
-/// Where an expression is, if there is one.
-fn expression(jwt: &Object) -> Option<String> {
-    let mappings = ["username", "groups", "uid"].into_iter().find(|name| {
-        jwt.at(&["claimMappings", name, "expression"]).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
-    });
-    if let Some(name) = mappings {
-        return Some(format!("claimMappings.{name}.expression"));
-    }
-    let full = |path: &[&str]| jwt.at(path).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    if full(&["claimMappings", "extra"]) {
-        return Some("claimMappings.extra".into());
-    }
-    if full(&["userValidationRules"]) {
-        return Some("userValidationRules".into());
-    }
-    let rules = jwt.get("claimValidationRules").and_then(Value::as_array).into_iter().flatten();
-    let found = rules
-        .enumerate()
-        .find(|(_, rule)| rule.get("expression").and_then(Value::as_str).is_some_and(|e| !e.is_empty()));
-    found.map(|(index, _)| format!("claimValidationRules[{index}].expression"))
+/// A text, or a list of texts.
+fn several() -> [Type; 3] {
+    [Type::String, Type::list(Type::String), Type::list(Type::Dyn)]
+}
+
+fn groups(claims: &Object, claim: &str, prefix: &str) -> Result<Vec<String>, String> {
+    let names = match claims.get(claim) {
+        None => Vec::new(),
+        Some(Value::String(one)) => vec![one.as_str()],
+        Some(Value::Array(several)) if several.iter().all(Value::is_string) => {
+            several.iter().filter_map(Value::as_str).collect()
+        }
+        Some(_) => return Err(format!("parse groups claim {claim:?}: not a string or an array of strings")),
+    };
+    Ok(names.iter().map(|name| format!("{prefix}{name}")).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn issuer(more: Value) -> Result<Issuer, String> {
@@ -319,10 +386,30 @@ mod tests {
     }
 
     #[test]
+    fn expressions_over_claims_make_and_refuse_users() {
+        let made = issuer(json!({
+            "claimMappings": {
+                "username": {"expression": "claims.sub + '@corp'"}, "groups": {"expression": "claims.roles.filter(r, r != 'x')"},
+                "uid": {"expression": "claims.id"}, "extra": [{"key": "example.com/team", "valueExpression": "claims.team"}],
+            },
+            "claimValidationRules": [{"expression": "claims.hd == 'example'", "message": "elsewhere"}],
+            "userValidationRules": [{"expression": "!user.username.startsWith('system:')", "message": "reserved"}],
+        }))
+        .unwrap();
+        let claims = |sub: &str, hd: &str| json!({"sub": sub, "roles": ["x", "y"], "id": "7", "team": "a", "hd": hd});
+        let user = made.user(claims("bob", "example").as_object().unwrap()).unwrap();
+        assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.join(",")), ("bob@corp", "7", "y".into()));
+        assert_eq!(user.extra.get("example.com/team"), Some(&vec!["a".to_owned()]));
+        let refused = |sub: &str, hd: &str| made.user(claims(sub, hd).as_object().unwrap()).unwrap_err().to_string();
+        assert!(refused("bob", "other").ends_with("failed: elsewhere"));
+        assert!(refused("system:admin", "example").ends_with("failed: reserved"));
+    }
+
+    #[test]
     fn what_cannot_be_done_is_refused_at_start() {
         let refused = |more: Value| issuer(more).err().unwrap_or_default();
         assert!(
-            refused(json!({"claimMappings": {"username": {"expression": "claims.sub"}}}))
+            refused(json!({"claimMappings": {"username": {"expression": "claims."}}}))
                 .starts_with("claimMappings.username.expression")
         );
         assert!(

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::{Object, ObjectExt as _};
+use cel::Type;
 use serde_json::Value;
 
 use super::abac::Abac;
 use super::authenticator::{Anonymous, Authenticator};
 use super::authorizer::{Authorizer, Mode};
+use super::expression::Expression;
 use super::oidc::Issuer;
 use super::request_header::RequestHeaderSettings;
 use super::token_file;
@@ -190,12 +192,13 @@ fn from_configuration(path: &Path) -> Result<Authorizer, AuthError> {
 
 fn webhook(authorizer: &Object) -> Result<AccessWebhook, String> {
     let text = |path: &[&str]| authorizer.text(&[&["webhook"], path].concat()).to_owned();
-    let conditions = authorizer.at(&["webhook", "matchConditions"]).and_then(Value::as_array);
-    if conditions.is_some_and(|list| !list.is_empty()) {
-        return Err(
-            "webhook.matchConditions: expressions in CEL are not supported in the authorization configuration".into()
-        );
-    }
+    let conditions =
+        authorizer.get("webhook").and_then(Value::as_object).map(|webhook| list(webhook, "matchConditions"));
+    let conditions = conditions.unwrap_or_default().into_iter().enumerate().map(|(index, condition)| {
+        let made = Expression::compile(condition.text(&["expression"]), "request", &[Type::Bool], "");
+        made.map_err(|why| format!("webhook.matchConditions[{index}].expression: {why}"))
+    });
+    let conditions = conditions.collect::<Result<Vec<_>, _>>()?;
     let duration = |field: &str, cached: &str, otherwise: u64| {
         if authorizer.at(&["webhook", cached]) == Some(&Value::Bool(false)) {
             return Ok(Duration::ZERO);
@@ -227,7 +230,9 @@ fn webhook(authorizer: &Object) -> Result<AccessWebhook, String> {
         "" => return Err("webhook.timeout: is required".into()),
         text => parse_duration(text).ok_or_else(|| format!("webhook.timeout: {text:?} is no duration"))?,
     };
-    Ok(AccessWebhook::new(http, version, ttl, denies, timeout))
+    let mut webhook = AccessWebhook::new(http, version, ttl, denies, timeout);
+    webhook.conditions = conditions;
+    Ok(webhook)
 }
 
 /// `1m30s`, as Go writes durations.
@@ -311,11 +316,11 @@ mod tests {
             &format!("{head}- {{type: Maybe, name: x}}\n"),
             Err("\"Maybe\" is not supported in a configuration file"),
         );
-        let conditions = "- {type: Webhook, name: w, webhook: {matchConditions: [{expression: 'true'}]}}\n";
-        check(
-            &format!("{head}{conditions}"),
-            Err("expressions in CEL are not supported in the authorization configuration"),
-        );
+        let conditions = "- {type: Webhook, name: w, webhook: {matchConditions: [{expression: '1 +'}]}}\n";
+        std::fs::write(&path, format!("{head}{conditions}")).unwrap();
+        let settings = AuthSettings { authorization_config: Some(path.clone()), ..Default::default() };
+        let error = settings.authorizer().err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("authorizers[0].webhook.matchConditions[0].expression: compilation failed"), "{error}");
         check("kind: Other\n", Err("it is no AuthorizationConfiguration of apiserver.config.k8s.io/v1"));
     }
 }

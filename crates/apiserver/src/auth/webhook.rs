@@ -8,6 +8,7 @@ use api::{Object, ObjectExt as _, UserInfo};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::expression::Expression;
 use super::{Access, Decision, Verdict};
 use crate::outbound::{Outbound, OutboundError};
 
@@ -16,21 +17,22 @@ const CACHE_SIZE: usize = 4096;
 /// What names a user may choose must not fill memory.
 const MAX_CACHED_KEY: usize = 10_000;
 
-struct Cache<T> {
+/// Answers, each until its time is over.
+pub(crate) struct Cache<T> {
     entries: Mutex<HashMap<String, (Instant, T)>>,
 }
 
 impl<T: Clone> Cache<T> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { entries: Mutex::default() }
     }
 
-    fn get(&self, key: &str, now: Instant) -> Option<T> {
+    pub(crate) fn get(&self, key: &str, now: Instant) -> Option<T> {
         let entries = self.entries.lock();
         entries.get(key).filter(|(until, _)| *until > now).map(|(_, value)| value.clone())
     }
 
-    fn put(&self, key: String, value: T, until: Instant, now: Instant) {
+    pub(crate) fn put(&self, key: String, value: T, until: Instant, now: Instant) {
         if until <= now || key.len() > MAX_CACHED_KEY {
             return;
         }
@@ -117,6 +119,8 @@ pub(crate) struct AccessWebhook {
     /// Nobody passes while it does not answer.
     pub(super) denies_on_failure: bool,
     pub(super) timeout: Duration,
+    /// All must hold for it to be asked.
+    pub(super) conditions: Vec<Expression>,
     cache: Cache<Decision>,
 }
 
@@ -135,12 +139,33 @@ impl AccessWebhook {
             unauthorized_ttl: ttl.1,
             denies_on_failure: denies,
             timeout,
+            conditions: Vec::new(),
             cache: Cache::new(),
         }
     }
 
+    /// Whether to ask; one that is false settles it, whatever becomes of the others.
+    fn is_asked(&self, spec: &Value) -> Result<bool, String> {
+        let found: Vec<Result<bool, String>> = self.conditions.iter().map(|condition| condition.holds(spec)).collect();
+        if found.contains(&Ok(false)) {
+            return Ok(false);
+        }
+        found.into_iter().collect::<Result<Vec<bool>, String>>().map(|_| true)
+    }
+
+    fn failed(&self, error: &str) -> Decision {
+        tracing::error!(%error, "the authorization webhook failed");
+        let verdict = if self.denies_on_failure { Verdict::Deny } else { Verdict::NoOpinion };
+        Decision { verdict, reason: String::new() }
+    }
+
     pub(super) async fn decide(&self, user: &UserInfo, access: &Access<'_>) -> Decision {
         let spec = spec_of(user, access);
+        match self.is_asked(&spec) {
+            Ok(true) => (),
+            Ok(false) => return Decision::no_opinion(""),
+            Err(error) => return self.failed(&error),
+        }
         let (key, now) = (spec.to_string(), Instant::now());
         if let Some(known) = self.cache.get(&key, now) {
             return known;
@@ -150,15 +175,8 @@ impl AccessWebhook {
         });
         let answer = match tokio::time::timeout(self.timeout, self.http.post(&review)).await {
             Ok(Ok(answer)) => answer,
-            failed => {
-                let error = failed.map_or_else(
-                    |_| "no answer in time".to_owned(),
-                    |failed| failed.err().map(|e| e.to_string()).unwrap_or_default(),
-                );
-                tracing::error!(%error, "the authorization webhook failed");
-                let verdict = if self.denies_on_failure { Verdict::Deny } else { Verdict::NoOpinion };
-                return Decision { verdict, reason: String::new() };
-            }
+            Ok(Err(error)) => return self.failed(&error.to_string()),
+            Err(_) => return self.failed("no answer in time"),
         };
         let decision = decision_of(answer.get("status").and_then(Value::as_object));
         let ttl = if decision.is_allowed() { self.authorized_ttl } else { self.unauthorized_ttl };

@@ -48,9 +48,14 @@ fn problems(resource: &str, namespace: &str, review: &Object) -> Vec<FieldError>
     let part = |name: &str| review.at(&["spec", name]).filter(|part| !part.is_null());
     let (about, path) = (part("resourceAttributes"), part("nonResourceAttributes"));
     let mut errors = Vec::new();
+    // Shown as upstream keeps it.
+    let shown = |path: &Value| {
+        let text = |field: &str| path.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        json!({"Path": text("path"), "Verb": text("verb")})
+    };
     if let (Some(_), Some(path)) = (about, path) {
         let detail = "cannot be specified in combination with resourceAttributes";
-        errors.push(FieldError::invalid(PATH, path.clone(), detail));
+        errors.push(FieldError::invalid(PATH, shown(path), detail));
     }
     if about.is_none() && path.is_none() {
         let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -66,7 +71,7 @@ fn problems(resource: &str, namespace: &str, review: &Object) -> Vec<FieldError>
             errors.push(FieldError::invalid(format!("{RESOURCE}.namespace"), own, "must match metadata.namespace"));
         }
         if let Some(path) = path {
-            errors.push(FieldError::invalid(PATH, path.clone(), "disallowed on this kind of request"));
+            errors.push(FieldError::invalid(PATH, shown(path), "disallowed on this kind of request"));
         }
     }
     errors

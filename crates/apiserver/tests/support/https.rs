@@ -45,9 +45,11 @@ impl Https {
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
         let (answer, own, count) = (Arc::new(answer), url.clone(), asked.clone());
         let task = tokio::spawn(async move {
+            // With the listener go its connections.
+            let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, answer, own, count) = (acceptor.clone(), answer.clone(), own.clone(), count.clone());
-                tokio::spawn(async move {
+                connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                         let (answer, own, count) = (answer.clone(), own.clone(), count.clone());
