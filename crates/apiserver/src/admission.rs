@@ -12,6 +12,7 @@ mod namespace;
 mod node_restriction;
 mod node_taint;
 mod placement;
+mod pod_resize;
 mod pod_security;
 mod pods;
 pub(crate) mod policy;

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{
     Plugin, always_pull_images, certificates, event_rate_limit, image_policy, limit_ranger, namespace,
-    node_restriction, node_taint, placement, pod_security, pods, policy, refusals, runtime_class, service_account,
-    storage,
+    node_restriction, node_taint, placement, pod_resize, pod_security, pods, policy, refusals, runtime_class,
+    service_account, storage,
 };
 
 /// What the flags say.
@@ -120,6 +120,7 @@ const TABLE: &[Entry] = &[
     plugin("DefaultIngressClass", true, simple!(storage::DefaultIngressClass)),
     plugin("DenyServiceExternalIPs", false, simple!(refusals::DenyServiceExternalIps)),
     plugin("PodTopologyLabels", true, simple!(placement::PodTopologyLabels)),
+    plugin("PodResizeValidator", true, simple!(pod_resize::PodResizeValidator)),
     // Asked after all others, and all others once more after it.
     elsewhere(policy::mutating::NAME, true),
     plugin("ValidatingAdmissionPolicy", true, simple!(policy::validating::ValidatingAdmissionPolicy)),

@@ -140,7 +140,7 @@ fn containers<'a>(pod: &'a Object, list: &str) -> impl Iterator<Item = &'a Objec
 }
 
 /// What all containers need at once; those that only begin, one after the other, do not add up.
-fn of_pod(pod: &Object, part: &str) -> Amounts {
+pub(super) fn of_pod(pod: &Object, part: &str) -> Amounts {
     let own = |container: &Object| amounts(container, &["resources", part]);
     let mut sum = Amounts::new();
     containers(pod, "containers").for_each(|container| add(&mut sum, &own(container)));
