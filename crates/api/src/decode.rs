@@ -4,8 +4,10 @@
 
 use serde_json::Value;
 
+use crate::field::Path;
 use crate::quantity::Quantity;
 use crate::schema::{Field, Shape, Type, Zero};
+use crate::structural::{self, Malformed, Structural};
 
 /// Why a value cannot be read as its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,9 +111,44 @@ fn keeps_zero(field: &Field, value: &Value) -> bool {
 
 /// Makes `value` conform to `schema`; answers the paths of the unknown fields it dropped.
 pub fn conform(value: &mut Value, schema: &Type) -> Result<Vec<String>, DecodeError> {
+    if let Some(custom) = &schema.custom {
+        return conform_custom(value, custom, Malformed::Refused);
+    }
     let mut walk = Walk { path: Vec::new(), unknown: Vec::new(), depth: 0 };
     walk.object(value, schema)?;
     Ok(walk.unknown)
+}
+
+/// The same for a custom resource, with defaults filled in; `malformed` says what becomes of metadata that cannot be read.
+pub fn conform_custom(
+    value: &mut Value,
+    schema: &Structural,
+    malformed: Malformed,
+) -> Result<Vec<String>, DecodeError> {
+    check_depth(value, 0)?;
+    let Value::Object(object) = value else {
+        return Err(DecodeError::Value("the object is not a JSON object".into()));
+    };
+    let unknown = structural::metadata(object, malformed)?;
+    let mut unknown: Vec<String> = unknown.into_iter().map(|name| format!("metadata.{name}")).collect();
+    structural::prune(value, schema, &mut unknown);
+    structural::prune_nulls(value, Some(schema));
+    structural::coerce(value, schema, true, &Path::default(), malformed, &mut unknown)
+        .map_err(|error| DecodeError::Value(error.to_string()))?;
+    structural::default(value, schema);
+    Ok(unknown)
+}
+
+/// Everything below walks values by calling itself.
+fn check_depth(value: &Value, depth: usize) -> Result<(), DecodeError> {
+    if depth > MAX_DEPTH {
+        return Err(DecodeError::TooDeep);
+    }
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| check_depth(item, depth + 1)),
+        Value::Object(map) => map.values().try_for_each(|item| check_depth(item, depth + 1)),
+        _ => Ok(()),
+    }
 }
 
 struct Walk {

@@ -155,6 +155,12 @@ impl Path {
     }
 }
 
+impl From<Path> for String {
+    fn from(path: Path) -> Self {
+        path.0
+    }
+}
+
 impl From<&Path> for String {
     fn from(path: &Path) -> Self {
         path.0.clone()

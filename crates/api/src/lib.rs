@@ -5,6 +5,7 @@ pub mod cron;
 pub mod decode;
 pub mod field;
 pub mod json;
+pub mod jsonpath;
 pub mod object;
 pub mod patch;
 pub mod protobuf;
@@ -14,6 +15,7 @@ pub mod resources;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod structural;
 pub mod user;
 pub mod validation;
 

@@ -10,6 +10,8 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::structural::Structural;
+
 /// A part of a schema: in the binary for built-in types, shared on the heap for custom ones.
 #[derive(Clone, Debug)]
 pub enum Ref<T: 'static> {
@@ -35,6 +37,8 @@ pub struct Type {
     pub name: Cow<'static, str>,
     /// Server-side apply owns the whole or nothing of it, unless a field says otherwise.
     pub atomic: bool,
+    /// What a custom resource's definition says, beyond the fields that every object has.
+    pub custom: Option<Ref<Structural>>,
     pub fields: Cow<'static, [Field]>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn tables(definitions: &[Definition]) -> String {
         let name = static_name(&definition.name);
         let _ = writeln!(
             out,
-            "pub static {name}: Type = Type {{ name: Cow::Borrowed({:?}), atomic: {}, fields: Cow::Borrowed(&[",
+            "pub static {name}: Type = Type {{ name: Cow::Borrowed({:?}), atomic: {}, custom: None, fields: Cow::Borrowed(&[",
             definition.name, definition.atomic
         );
         for field in &definition.fields {

@@ -72,9 +72,9 @@ fn value(old: Option<&Value>, new: Option<&Value>, form: Form<'_>) -> Parts {
     let as_object = |value: Option<&Value>| value.and_then(Value::as_object).is_some() || is_vacant(value);
     let mut parts = Parts::default();
     match form {
-        Form::Leaf(_) => return leaf(old, new),
+        Form::Leaf(_) | Form::CustomLeaf(_) => return leaf(old, new),
         _ if is_vacant(old) && is_vacant(new) => return leaf(old, new),
-        Form::Struct(_) | Form::Map(_) => {
+        Form::Struct(_) | Form::Map(_) | Form::Custom(_) | Form::Deduced => {
             if !as_object(old) || !as_object(new) {
                 return leaf(old, new);
             }
@@ -154,8 +154,7 @@ fn object_set(object: &Object, form: Form<'_>) -> Fields {
         let Some(inner) = form.at_key(key) else { continue };
         let mut node = set(value, inner);
         // A field of a struct is no member for what is below it; a key of a map is.
-        node.member |=
-            !matches!(form, Form::Struct(_)) || value.is_null() || value.as_object().is_some_and(Object::is_empty);
+        node.member |= !form.declares(key) || value.is_null() || value.as_object().is_some_and(Object::is_empty);
         node.put(&mut out, format!("f:{key}"));
     }
     out
@@ -163,8 +162,8 @@ fn object_set(object: &Object, form: Form<'_>) -> Fields {
 
 fn set(value: &Value, form: Form<'_>) -> Node {
     match (form, value) {
-        (Form::Leaf(_), _) => Node::leaf(),
-        (Form::Struct(_) | Form::Map(_), Value::Object(object)) => {
+        (Form::Leaf(_) | Form::CustomLeaf(_), _) => Node::leaf(),
+        (Form::Struct(_) | Form::Map(_) | Form::Custom(_) | Form::Deduced, Value::Object(object)) => {
             Node { member: false, children: object_set(object, form) }
         }
         (Form::Keyed(..) | Form::Set(_), Value::Array(items)) => {

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::schema::generated::APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA as OBJECT_META;
 use crate::schema::{Field, Shape, Topology, Type};
+use crate::structural::{Additional, Kind, ListType, Structural};
 
 /// A place in a schema.
 #[derive(Clone, Copy)]
@@ -11,9 +13,106 @@ pub(super) enum Form<'a> {
     Struct(&'a Type),
     Map(&'a Shape),
     /// Elements are known by the values of these keys.
-    Keyed(&'a [&'static str], &'a Shape),
+    Keyed(Keys<'a>, Element<'a>),
     /// Elements are known by themselves.
-    Set(&'a Shape),
+    Set(Element<'a>),
+    Custom(Node<'a>),
+    /// A scalar, an atomic list or an atomic object.
+    CustomLeaf(Node<'a>),
+    /// Nothing is said of it: an object is seen key by key, anything else as a whole.
+    Deduced,
+}
+
+/// A place in a custom resource's schema.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    pub(super) schema: &'a Structural,
+    /// Unknown fields are kept here, or somewhere above.
+    preserved: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Keys<'a> {
+    Built(&'a [&'static str]),
+    Custom(&'a [Box<str>]),
+}
+
+impl<'a> Keys<'a> {
+    fn iter(self) -> impl Iterator<Item = &'a str> {
+        let (built, custom) = match self {
+            Self::Built(keys) => (keys, &[][..]),
+            Self::Custom(keys) => (&[][..], keys),
+        };
+        built.iter().copied().chain(custom.iter().map(|key| &**key))
+    }
+}
+
+/// What the elements of a list are.
+#[derive(Clone, Copy)]
+pub(super) enum Element<'a> {
+    Shape(&'a Shape),
+    Custom(Node<'a>),
+    Deduced,
+}
+
+impl<'a> Element<'a> {
+    fn form(self) -> Form<'a> {
+        match self {
+            Self::Shape(shape) => Form::inner(shape),
+            Self::Custom(node) => node.form(),
+            Self::Deduced => Form::Deduced,
+        }
+    }
+
+    /// What a key is where an element does not say.
+    fn default(self, key: &str) -> Option<Value> {
+        match self {
+            Self::Shape(Shape::Object(schema)) => serde_json::from_str(schema.field(key)?.default.as_deref()?).ok(),
+            Self::Custom(node) => node.schema.property(key)?.default.clone(),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    fn new(schema: &'a Structural, preserved: bool) -> Self {
+        Self { schema, preserved: preserved || schema.preserve_unknown }
+    }
+
+    fn form(self) -> Form<'a> {
+        match self.schema.kind {
+            Kind::Any if self.schema.properties().next().is_none() => Form::Deduced,
+            Kind::Any | Kind::Object if !self.schema.atomic_map => Form::Custom(self),
+            Kind::Array => {
+                let inner = self.schema.items.as_deref();
+                let inner = inner.map_or(Element::Deduced, |inner| Element::Custom(Self::new(inner, self.preserved)));
+                match &self.schema.list_type {
+                    ListType::Atomic => Form::CustomLeaf(self),
+                    ListType::Set => Form::Set(inner),
+                    ListType::Map(keys) => Form::Keyed(Keys::Custom(keys), inner),
+                }
+            }
+            _ => Form::CustomLeaf(self),
+        }
+    }
+
+    pub(super) fn at_key(self, key: &str) -> Option<Form<'a>> {
+        match key {
+            "metadata" if self.schema.embedded => return Some(Form::Struct(&OBJECT_META)),
+            "apiVersion" | "kind" if self.schema.embedded => return Some(Form::Leaf(&Shape::String)),
+            _ => (),
+        }
+        if let Some(inner) = self.schema.property(key) {
+            return Some(Self::new(inner, self.preserved).form());
+        }
+        let is_free = self.preserved || self.schema.properties().next().is_none();
+        match &self.schema.additional {
+            Additional::Schema(inner) => Some(Self::new(inner, self.preserved).form()),
+            Additional::Allowed => Some(Form::Deduced),
+            Additional::Unsaid if is_free => Some(Form::Deduced),
+            Additional::Unsaid | Additional::Forbidden => None,
+        }
+    }
 }
 
 impl<'a> Form<'a> {
@@ -32,8 +131,8 @@ impl<'a> Form<'a> {
             (Shape::Object(schema), topology) if schema.atomic && *topology != Topology::Granular => Self::Leaf(shape),
             (Shape::Object(schema), _) => Self::Struct(schema),
             (Shape::Map(inner), _) => Self::Map(inner),
-            (Shape::List(inner), Topology::Map(keys)) => Self::Keyed(keys, inner),
-            (Shape::List(inner), Topology::Set) => Self::Set(inner),
+            (Shape::List(inner), Topology::Map(keys)) => Self::Keyed(Keys::Built(keys), Element::Shape(inner)),
+            (Shape::List(inner), Topology::Set) => Self::Set(Element::Shape(inner)),
             _ => Self::Leaf(shape),
         }
     }
@@ -41,16 +140,35 @@ impl<'a> Form<'a> {
     /// The form below a key of an object; `None` where the schema does not declare it.
     pub(super) fn at_key(self, key: &str) -> Option<Self> {
         match self {
-            Self::Struct(schema) => schema.field(key).map(Self::of),
+            Self::Struct(schema) => match (schema.field(key), &schema.custom) {
+                (Some(field), _) => Some(Self::of(field)),
+                (None, Some(custom)) => Node::new(custom, false).at_key(key),
+                (None, None) => None,
+            },
             Self::Map(inner) => Some(Self::inner(inner)),
+            Self::Custom(node) => node.at_key(key),
+            Self::Deduced => Some(Self::Deduced),
             _ => None,
+        }
+    }
+
+    /// The schema names this field, rather than allowing any.
+    pub(super) fn declares(self, key: &str) -> bool {
+        match self {
+            Self::Struct(schema) => {
+                schema.field(key).is_some() || schema.custom.as_ref().is_some_and(|c| c.property(key).is_some())
+            }
+            Self::Custom(Node { schema, .. }) => {
+                schema.property(key).is_some() || (schema.embedded && matches!(key, "metadata" | "apiVersion" | "kind"))
+            }
+            _ => false,
         }
     }
 
     /// The form of a list's elements.
     pub(super) fn element(self) -> Option<Self> {
         match self {
-            Self::Keyed(_, inner) | Self::Set(inner) => Some(Self::inner(inner)),
+            Self::Keyed(_, inner) | Self::Set(inner) => Some(inner.form()),
             _ => None,
         }
     }
@@ -69,20 +187,16 @@ impl<'a> Form<'a> {
     }
 }
 
-fn keyed(keys: &[&'static str], inner: &Shape, item: &Value) -> Result<String, String> {
+fn keyed(keys: Keys<'_>, inner: Element<'_>, item: &Value) -> Result<String, String> {
     let object = match item {
         Value::Object(object) => object,
         Value::Null => return Err("associative list with keys may not have a null element".into()),
         _ => return Err("associative list with keys may not have non-map elements".into()),
     };
     let mut found = Map::new();
-    for key in keys {
-        let default = || {
-            let Shape::Object(schema) = inner else { return None };
-            serde_json::from_str(schema.field(key)?.default.as_deref()?).ok()
-        };
-        if let Some(value) = object.get(*key).cloned().or_else(default) {
-            found.insert((*key).to_owned(), value);
+    for key in keys.iter() {
+        if let Some(value) = object.get(key).cloned().or_else(|| inner.default(key)) {
+            found.insert(key.to_owned(), value);
         }
     }
     if found.is_empty() {

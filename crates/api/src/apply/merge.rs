@@ -31,9 +31,9 @@ fn values(left: Option<&Value>, right: Option<&Value>, form: Form<'_>) -> Option
     let whole = || right.or(left).cloned();
     let is_object = |value: Option<&Value>| value.is_some_and(Value::is_object) || is_vacant(value);
     match form {
-        Form::Leaf(_) => whole(),
+        Form::Leaf(_) | Form::CustomLeaf(_) => whole(),
         _ if is_vacant(left) && is_vacant(right) => whole(),
-        Form::Struct(_) | Form::Map(_) => {
+        Form::Struct(_) | Form::Map(_) | Form::Custom(_) | Form::Deduced => {
             if !is_object(left) || !is_object(right) {
                 return whole();
             }
@@ -130,7 +130,7 @@ fn remove_keys(object: &Object, set: &Fields, form: Form<'_>) -> Object {
 /// What is left of a value; null where nothing is.
 fn remove_below(value: &Value, set: &Fields, form: Form<'_>) -> Value {
     match (form, value) {
-        (Form::Struct(_) | Form::Map(_), Value::Object(object)) => {
+        (Form::Struct(_) | Form::Map(_) | Form::Custom(_) | Form::Deduced, Value::Object(object)) => {
             let kept = remove_keys(object, set, form);
             if kept.is_empty() { Value::Null } else { Value::Object(kept) }
         }
@@ -146,7 +146,7 @@ fn remove_below(value: &Value, set: &Fields, form: Form<'_>) -> Value {
             }
             if kept.is_empty() { Value::Null } else { Value::Array(kept) }
         }
-        (Form::Leaf(_), Value::Array(_) | Value::Object(_)) => Value::Null,
+        (Form::Leaf(_) | Form::CustomLeaf(_), Value::Array(_) | Value::Object(_)) => Value::Null,
         (_, other) => other.clone(),
     }
 }
@@ -164,7 +164,7 @@ fn named(set: &Fields, form: Form<'_>) -> Fields {
             Some(name) => form.at_key(name),
             None => form.element(),
         };
-        let is_named = matches!((form, field), (Form::Struct(_), Some(_))) && below.is_some();
+        let is_named = field.is_some_and(|name| form.declares(name));
         let member = is_named || fields::is_member(node);
         let children = match below {
             Some(form) => named(node, form),

@@ -4,9 +4,10 @@
 
 use serde_json::Value;
 
-use super::form::{Form, display};
+use super::form::{Form, Node, display};
 use crate::object::Object;
 use crate::schema::{Shape, Type};
+use crate::structural::Kind;
 
 /// What is wrong with `config`, in upstream's words.
 pub fn validate(config: &Object, schema: &Type) -> Result<(), String> {
@@ -40,11 +41,17 @@ impl Walk {
     fn value(&mut self, value: &Value, form: Form<'_>) {
         match (form, value) {
             (_, Value::Null) => (),
-            (Form::Struct(_) | Form::Map(_), Value::Object(object)) => self.object(object, form),
-            (Form::Struct(_) | Form::Map(_), other) => self.fail(format!("expected map, got {}", go_value(other))),
+            (Form::Deduced, Value::Object(object)) => self.object(object, form),
+            (Form::Deduced, _) => (),
+            (Form::Struct(_) | Form::Map(_) | Form::Custom(_), Value::Object(object)) => self.object(object, form),
+            (Form::Custom(node), _) if node.schema.kind == Kind::Any => (),
+            (Form::Struct(_) | Form::Map(_) | Form::Custom(_), other) => {
+                self.fail(format!("expected map, got {}", go_value(other)))
+            }
             (Form::Keyed(..) | Form::Set(_), Value::Array(items)) => self.elements(items, form),
             (Form::Keyed(..) | Form::Set(_), other) => self.fail(format!("expected list, got {}", go_value(other))),
             (Form::Leaf(shape), value) => self.leaf(value, shape),
+            (Form::CustomLeaf(node), value) => self.custom(value, node),
         }
     }
 
@@ -85,6 +92,36 @@ impl Walk {
             (Shape::List(_), other) => format!("expected list, got {}", go_value(other)),
             (Shape::Object(_) | Shape::Map(_), other) => format!("expected map, got {}", go_value(other)),
             (_, other) => format!("expected string, got {}", go_value(other)),
+        };
+        self.fail(why);
+    }
+}
+
+impl Walk {
+    fn custom(&mut self, value: &Value, node: Node<'_>) {
+        let format = node.schema.rules.as_ref().and_then(|rules| rules.format.as_deref()).unwrap_or_default();
+        let why = match (node.schema.kind, value) {
+            (Kind::Object, Value::Object(object)) => return self.object(object, Form::Custom(node)),
+            (Kind::Any, _)
+            | (Kind::Array, Value::Array(_))
+            | (Kind::Boolean, Value::Bool(_))
+            | (Kind::Integer | Kind::Number, Value::Number(_)) => return,
+            (Kind::Object, other) => format!("expected map, got {}", go_value(other)),
+            (Kind::Array, other) => format!("expected list, got {}", go_value(other)),
+            (Kind::Boolean, other) => format!("expected boolean, got {}", go_type(other)),
+            (Kind::Integer | Kind::Number, other) => {
+                format!("expected numeric (int or float), got {}", go_type(other))
+            }
+            (Kind::String, other) if matches!(format, "" | "byte") => {
+                if other.is_string() {
+                    return;
+                }
+                format!("expected string, got {}", go_value(other))
+            }
+            (Kind::String | Kind::IntOrString, other @ (Value::Object(_) | Value::Array(_))) => {
+                format!("expected any scalar, got {}", go_value(other))
+            }
+            (Kind::String | Kind::IntOrString, _) => return,
         };
         self.fail(why);
     }

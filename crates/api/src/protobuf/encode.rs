@@ -19,6 +19,7 @@ const RESOURCE_VERSION: u32 = 6;
 pub(super) static PARTIAL_OBJECT_METADATA: Type = Type {
     name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata"),
     atomic: false,
+    custom: None,
     fields: Cow::Borrowed(&[Field {
         name: Cow::Borrowed("metadata"),
         tag: 1,

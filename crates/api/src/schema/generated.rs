@@ -5,49 +5,49 @@ use std::borrow::Cow;
 use super::{Patch, Ref, Shape, Topology, Type, Zero, field};
 use Shape::*;
 
-pub static API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ApplyConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.AuditAnnotation"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.AuditAnnotation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("valueExpression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ExpressionWarning"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ExpressionWarning"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fieldRef", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("warning", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.JSONPatch"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MatchResources"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
 field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
 field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicySpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
@@ -56,7 +56,7 @@ field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSI
 field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhook"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhook"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("admissionReviewVersions", (0, 8), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("clientConfig", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
 field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -70,18 +70,18 @@ field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Stati
 field("sideEffects", (0, 6), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MUTATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Mutation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_JSONPATCH)), Topology::Default, Patch::NONE, None),
 field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -89,52 +89,52 @@ field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)),
 field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamKind"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ParamRef"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.RuleWithOperations"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_RULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.RuleWithOperations"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("apiVersions", (2, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("operations", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("resources", (2, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("scope", (2, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ServiceReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("path", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_TYPECHECKING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.TypeChecking"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_TYPECHECKING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.TypeChecking"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expressionWarnings", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_EXPRESSIONWARNING)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
 field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_PARAMREF)), Topology::Default, Patch::NONE, None),
 field("policyName", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("validationActions", (0, 4), true, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("auditAnnotations", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_AUDITANNOTATION)))), Topology::Atomic, Patch::NONE, None),
 field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
@@ -143,12 +143,12 @@ field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSI
 field("validations", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATION)))), Topology::Atomic, Patch::NONE, None),
 field("variables", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VARIABLE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGADMISSIONPOLICYSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
 field("typeChecking", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_TYPECHECKING)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhook"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhook"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("admissionReviewVersions", (0, 8), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("clientConfig", (0, 2), true, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
 field("failurePolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -161,62 +161,62 @@ field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Stati
 field("sideEffects", (0, 6), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("timeoutSeconds", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOKCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("webhooks", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_VALIDATINGWEBHOOK)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Validation"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Validation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("messageExpression", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Variable"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.Variable"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.WebhookClientConfig"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1.WebhookClientConfig"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("caBundle", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
 field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
 field("url", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.JSONPatch"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MatchResources"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
 field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF)), Topology::Default, Patch::NONE, None),
 field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicySpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
@@ -225,12 +225,12 @@ field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSI
 field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Mutation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1ALPHA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
 field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -238,55 +238,55 @@ field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)),
 field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamKind"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.ParamRef"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Variable"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1alpha1.Variable"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.JSONPatch"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.JSONPatch"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchResources"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MatchResources"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("excludeResourceRules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 field("matchPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("namespaceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("objectSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("resourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYBINDINGSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("matchResources", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
 field("paramRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF)), Topology::Default, Patch::NONE, None),
 field("policyName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATINGADMISSIONPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("failurePolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchConditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHCONDITION)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 field("matchConstraints", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_MATCHRESOURCES)), Topology::Default, Patch::NONE, None),
@@ -295,12 +295,12 @@ field("paramKind", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSI
 field("reinvocationPolicy", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("variables", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Mutation"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_MUTATION: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Mutation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("applyConfiguration", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_APPLYCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("jsonPatch", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_ADMISSIONREGISTRATION_V1BETA1_JSONPATCH)), Topology::Default, Patch::NONE, None),
 field("patchType", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_NAMEDRULEWITHOPERATIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (514, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("apiVersions", (514, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("operations", (2, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -308,34 +308,34 @@ field("resourceNames", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)),
 field("resources", (514, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("scope", (514, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamKind"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMKIND: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamKind"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamRef"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_PARAMREF: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.ParamRef"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("parameterNotFoundAction", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Variable"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Type = Type { name: Cow::Borrowed("io.k8s.api.admissionregistration.v1beta1.Variable"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.ServerStorageVersion"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.ServerStorageVersion"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiServerID", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("decodableVersions", (0, 3), true, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("encodingVersion", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("servedVersions", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -343,42 +343,42 @@ field("reason", (0, 5), true, Zero::Written, String, Topology::Default, Patch::N
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 ]) };
-pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("commonEncodingVersion", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_STORAGEVERSIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("storageVersions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APISERVERINTERNAL_V1ALPHA1_SERVERSTORAGEVERSION)))), Topology::Map(Cow::Borrowed(&["apiServerID"])), Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_CONTROLLERREVISION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ControllerRevision"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_CONTROLLERREVISION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ControllerRevision"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("data", (0, 2), false, Zero::Written, Any, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("revision", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DAEMONSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DAEMONSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DAEMONSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DAEMONSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("revisionHistoryLimit", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("selector", (0, 1), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("template", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 field("updateStrategy", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DAEMONSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DAEMONSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DAEMONSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("collisionCount", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DAEMONSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("currentNumberScheduled", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
@@ -390,18 +390,18 @@ field("numberUnavailable", (0, 8), false, Zero::Omitted, Int32, Topology::Defaul
 field("observedGeneration", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
 field("updatedNumberScheduled", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DAEMONSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DAEMONSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDAEMONSET)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.Deployment"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.Deployment"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DEPLOYMENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DEPLOYMENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 7), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastUpdateTime", (0, 6), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -409,7 +409,7 @@ field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DEPLOYMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DEPLOYMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minReadySeconds", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("paused", (0, 7), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("progressDeadlineSeconds", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
@@ -419,7 +419,7 @@ field("selector", (0, 2), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG
 field("strategy", (0, 4), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_DEPLOYMENTSTRATEGY)), Topology::Default, Patch { merge: false, retain_keys: true, merge_key: Cow::Borrowed("") }, None),
 field("template", (0, 3), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DEPLOYMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DEPLOYMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("availableReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("collisionCount", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_DEPLOYMENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
@@ -430,31 +430,31 @@ field("terminatingReplicas", (0, 9), false, Zero::Kept, Int32, Topology::Default
 field("unavailableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("updatedReplicas", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_DEPLOYMENTSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStrategy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_DEPLOYMENTSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.DeploymentStrategy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATEDEPLOYMENT)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_REPLICASET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_REPLICASET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_REPLICASETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_REPLICASETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_REPLICASETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_REPLICASETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_REPLICASETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("selector", (0, 2), true, Zero::Null, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("template", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_REPLICASETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_REPLICASETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.ReplicaSetStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("availableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_REPLICASETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("fullyLabeledReplicas", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
@@ -463,40 +463,40 @@ field("readyReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, P
 field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("terminatingReplicas", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_ROLLINGUPDATEDAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDaemonSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_ROLLINGUPDATEDAEMONSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDaemonSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxSurge", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("maxUnavailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_ROLLINGUPDATEDEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDeployment"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_ROLLINGUPDATEDEPLOYMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateDeployment"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxSurge", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("maxUnavailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxUnavailable", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("partition", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSET: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETORDINALS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetOrdinals"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETORDINALS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetOrdinals"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("start", (0, 1), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetPersistentVolumeClaimRetentionPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("whenDeleted", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("whenScaled", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minReadySeconds", (0, 9), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("ordinals", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_STATEFULSETORDINALS)), Topology::Default, Patch::NONE, None),
 field("persistentVolumeClaimRetentionPolicy", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_STATEFULSETPERSISTENTVOLUMECLAIMRETENTIONPOLICY)), Topology::Default, Patch::NONE, None),
@@ -509,7 +509,7 @@ field("template", (0, 3), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_P
 field("updateStrategy", (0, 7), false, Zero::Written, Object(Ref::Static(&API_APPS_V1_STATEFULSETUPDATESTRATEGY)), Topology::Default, Patch::NONE, None),
 field("volumeClaimTemplates", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIM)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("availableReplicas", (0, 11), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("collisionCount", (0, 9), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_APPS_V1_STATEFULSETCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
@@ -521,88 +521,88 @@ field("replicas", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::
 field("updateRevision", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("updatedReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_APPS_V1_STATEFULSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_APPS_V1_STATEFULSETUPDATESTRATEGY: Type = Type { name: Cow::Borrowed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rollingUpdate", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_APPS_V1_ROLLINGUPDATESTATEFULSETSTRATEGY)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.BoundObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.BoundObjectReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_SELFSUBJECTREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.SelfSubjectReviewStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("userInfo", (0, 1), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("audiences", (0, 1), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("boundObjectRef", (0, 3), false, Zero::Null, Object(Ref::Static(&API_AUTHENTICATION_V1_BOUNDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("expirationSeconds", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenRequestStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expirationTimestamp", (0, 2), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("token", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_TOKENREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("audiences", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("token", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_TOKENREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_TOKENREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.TokenReviewStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("audiences", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("authenticated", (0, 1), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("error", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("user", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTHENTICATION_V1_USERINFO)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHENTICATION_V1_USERINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.UserInfo"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHENTICATION_V1_USERINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.authentication.v1.UserInfo"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("extra", (0, 4), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
 field("groups", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("uid", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("username", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.FieldSelectorAttributes"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.FieldSelectorAttributes"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rawSelector", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("requirements", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LabelSelectorAttributes"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LabelSelectorAttributes"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rawSelector", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("requirements", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_LOCALSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LocalSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_LOCALSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.LocalSubjectAccessReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceAttributes"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceAttributes"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("verb", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_NONRESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_NONRESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.NonResourceRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nonResourceURLs", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_RESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceAttributes"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_RESOURCEATTRIBUTES: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceAttributes"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fieldSelector", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_FIELDSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
 field("group", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("labelSelector", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_LABELSELECTORATTRIBUTES)), Topology::Default, Patch::NONE, None),
@@ -613,41 +613,41 @@ field("subresource", (0, 6), false, Zero::Omitted, String, Topology::Default, Pa
 field("verb", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("version", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_RESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_RESOURCERULE: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.ResourceRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("resourceNames", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("resources", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SELFSUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nonResourceAttributes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
 field("resourceAttributes", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SELFSUBJECTRULESREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SelfSubjectRulesReviewSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReview"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEW: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReview"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("extra", (0, 5), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
 field("groups", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("nonResourceAttributes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCEATTRIBUTES)), Topology::Default, Patch::NONE, None),
@@ -655,117 +655,117 @@ field("resourceAttributes", (0, 1), false, Zero::Omitted, Object(Ref::Static(&AP
 field("uid", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SUBJECTACCESSREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectAccessReviewStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allowed", (0, 1), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
 field("denied", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("evaluationError", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectRulesReviewStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTHORIZATION_V1_SUBJECTRULESREVIEWSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.authorization.v1.SubjectRulesReviewStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("evaluationError", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("incomplete", (0, 3), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
 field("nonResourceRules", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_NONRESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
 field("resourceRules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTHORIZATION_V1_RESOURCERULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.CrossVersionObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.CrossVersionObjectReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("minReplicas", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("scaleTargetRef", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("targetCPUUtilizationPercentage", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("currentCPUUtilizationPercentage", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("currentReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("desiredReplicas", (0, 4), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("lastScaleTime", (0, 2), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_SCALE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.Scale"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_SCALE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.Scale"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V1_SCALESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V1_SCALESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_SCALESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("replicas", (0, 1), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, Some("0")),
 ]) };
-pub static API_AUTOSCALING_V1_SCALESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V1_SCALESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v1.ScaleStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("selector", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("container", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ContainerResourceMetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("container", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.CrossVersionObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.CrossVersionObjectReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_EXTERNALMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_EXTERNALMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_EXTERNALMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_EXTERNALMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ExternalMetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
 field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HPASCALINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HPASCALINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("periodSeconds", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HPASCALINGRULES: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingRules"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HPASCALINGRULES: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingRules"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("policies", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGPOLICY)))), Topology::Atomic, Patch::NONE, None),
 field("selectPolicy", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("stabilizationWindowSeconds", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("tolerance", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("scaleDown", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
 field("scaleUp", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGRULES)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("behavior", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERBEHAVIOR)), Topology::Default, Patch::NONE, None),
 field("maxReplicas", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("metrics", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSPEC)))), Topology::Atomic, Patch::NONE, None),
 field("minReplicas", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("scaleTargetRef", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HORIZONTALPODAUTOSCALERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("currentMetrics", (0, 5), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_METRICSTATUS)))), Topology::Atomic, Patch::NONE, None),
 field("currentReplicas", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
@@ -773,11 +773,11 @@ field("desiredReplicas", (0, 4), true, Zero::Written, Int32, Topology::Default, 
 field("lastScaleTime", (0, 2), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_METRICIDENTIFIER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricIdentifier"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_METRICIDENTIFIER: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricIdentifier"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("selector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_METRICSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_METRICSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerResource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
 field("external", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSOURCE)), Topology::Default, Patch::NONE, None),
 field("object", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSOURCE)), Topology::Default, Patch::NONE, None),
@@ -785,7 +785,7 @@ field("pods", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_
 field("resource", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSOURCE)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_METRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_METRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerResource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_CONTAINERRESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
 field("external", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_EXTERNALMETRICSTATUS)), Topology::Default, Patch::NONE, None),
 field("object", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_OBJECTMETRICSTATUS)), Topology::Default, Patch::NONE, None),
@@ -793,51 +793,51 @@ field("pods", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_
 field("resource", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_AUTOSCALING_V2_RESOURCEMETRICSTATUS)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_METRICTARGET: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricTarget"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_METRICTARGET: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricTarget"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("averageUtilization", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("averageValue", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_METRICVALUESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricValueStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_METRICVALUESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.MetricValueStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("averageUtilization", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("averageValue", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("value", (0, 1), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_OBJECTMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_OBJECTMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("describedObject", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("metric", (0, 3), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_OBJECTMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_OBJECTMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ObjectMetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
 field("describedObject", (0, 3), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_CROSSVERSIONOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_PODSMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_PODSMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_PODSMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_PODSMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.PodsMetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
 field("metric", (0, 1), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICIDENTIFIER)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_RESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_RESOURCEMETRICSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICTARGET)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_AUTOSCALING_V2_RESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_AUTOSCALING_V2_RESOURCEMETRICSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.ResourceMetricStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("current", (0, 2), true, Zero::Written, Object(Ref::Static(&API_AUTOSCALING_V2_METRICVALUESTATUS)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_CRONJOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJob"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_CRONJOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJob"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_CRONJOBSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_CRONJOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_CRONJOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("concurrencyPolicy", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("failedJobsHistoryLimit", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("jobTemplate", (0, 5), true, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
@@ -847,19 +847,19 @@ field("successfulJobsHistoryLimit", (0, 6), false, Zero::Kept, Int32, Topology::
 field("suspend", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("timeZone", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_CRONJOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_CRONJOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.CronJobStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("active", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Atomic, Patch::NONE, None),
 field("lastScheduleTime", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("lastSuccessfulTime", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_JOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.Job"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_JOB: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.Job"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_JOBCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_JOBCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -867,7 +867,7 @@ field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_JOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_JOBSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("activeDeadlineSeconds", (0, 3), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("backoffLimit", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("backoffLimitPerIndex", (0, 12), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
@@ -885,7 +885,7 @@ field("suspend", (0, 10), false, Zero::Kept, Bool, Topology::Default, Patch::NON
 field("template", (0, 6), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 field("ttlSecondsAfterFinished", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_JOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_JOBSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("active", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("completedIndexes", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("completionTime", (0, 3), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
@@ -898,46 +898,46 @@ field("succeeded", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch
 field("terminating", (0, 11), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("uncountedTerminatedPods", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_UNCOUNTEDTERMINATEDPODS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_JOBTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_JOBTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.JobTemplateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_BATCH_V1_JOBSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_PODFAILUREPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_PODFAILUREPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnExitCodesRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnExitCodesRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 3), true, Zero::Null, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnPodConditionsPattern"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyOnPodConditionsPattern"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("status", (0, 2), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_PODFAILUREPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_PODFAILUREPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.PodFailurePolicyRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("action", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("onExitCodes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONEXITCODESREQUIREMENT)), Topology::Default, Patch::NONE, None),
 field("onPodConditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_PODFAILUREPOLICYONPODCONDITIONSPATTERN)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_SUCCESSPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_SUCCESSPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("rules", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_BATCH_V1_SUCCESSPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_SUCCESSPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_SUCCESSPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.SuccessPolicyRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("succeededCount", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("succeededIndexes", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_BATCH_V1_UNCOUNTEDTERMINATEDPODS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.UncountedTerminatedPods"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_BATCH_V1_UNCOUNTEDTERMINATEDPODS: Type = Type { name: Cow::Borrowed("io.k8s.api.batch.v1.UncountedTerminatedPods"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("failed", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("succeeded", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 5), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastUpdateTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -945,7 +945,7 @@ field("reason", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expirationSeconds", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("extra", (0, 6), false, Zero::Omitted, Map(Ref::Static(&List(Ref::Static(&String)))), Topology::Default, Patch::NONE, None),
 field("groups", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -955,38 +955,38 @@ field("uid", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NON
 field("usages", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("username", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1.CertificateSigningRequestStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("certificate", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CERTIFICATES_V1_CERTIFICATESIGNINGREQUESTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1ALPHA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("signerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundle"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLE: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundle"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1BETA1_CLUSTERTRUSTBUNDLESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("signerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("trustBundle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxExpirationSeconds", (0, 8), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("86400")),
 field("nodeName", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("nodeUID", (0, 7), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1000,20 +1000,20 @@ field("signerName", (0, 1), true, Zero::Written, String, Topology::Default, Patc
 field("stubPKCS10Request", (0, 12), true, Zero::Null, Bytes, Topology::Default, Patch::NONE, None),
 field("unverifiedUserAnnotations", (0, 11), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CERTIFICATES_V1BETA1_PODCERTIFICATEREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.certificates.v1beta1.PodCertificateRequestStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("beginRefreshAt", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("certificateChain", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("notAfter", (0, 6), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("notBefore", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1_LEASE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.Lease"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1_LEASE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.Lease"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1_LEASESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1_LEASESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.LeaseSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1_LEASESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1.LeaseSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("acquireTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
 field("holderIdentity", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("leaseDurationSeconds", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
@@ -1022,13 +1022,13 @@ field("preferredHolder", (0, 7), false, Zero::Kept, String, Topology::Default, P
 field("renewTime", (0, 4), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
 field("strategy", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1ALPHA2_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("binaryVersion", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("emulationVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("leaseName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1036,13 +1036,13 @@ field("pingTime", (0, 2), false, Zero::Omitted, MicroTime, Topology::Default, Pa
 field("renewTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
 field("strategy", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1BETA1_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1BETA1_LEASECANDIDATE: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_COORDINATION_V1BETA1_LEASECANDIDATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_COORDINATION_V1BETA1_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_COORDINATION_V1BETA1_LEASECANDIDATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("binaryVersion", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("emulationVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("leaseName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1050,26 +1050,26 @@ field("pingTime", (0, 2), false, Zero::Omitted, MicroTime, Topology::Default, Pa
 field("renewTime", (0, 3), false, Zero::Omitted, MicroTime, Topology::Default, Patch::NONE, None),
 field("strategy", (0, 6), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("partition", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_AFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Affinity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_AFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Affinity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nodeAffinity", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODEAFFINITY)), Topology::Default, Patch::NONE, None),
 field("podAffinity", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODAFFINITY)), Topology::Default, Patch::NONE, None),
 field("podAntiAffinity", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODANTIAFFINITY)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_APPARMORPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AppArmorProfile"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_APPARMORPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AppArmorProfile"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("localhostProfile", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ATTACHEDVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AttachedVolume"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ATTACHEDVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AttachedVolume"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("devicePath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_AZUREDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_AZUREDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureDiskVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cachingMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"ReadWrite\"")),
 field("diskName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("diskURI", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1077,24 +1077,24 @@ field("fsType", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NON
 field("kind", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"Shared\"")),
 field("readOnly", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, Some("false")),
 ]) };
-pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("secretNamespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_AZUREFILEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFileVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_AZUREFILEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFileVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_BINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Binding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_BINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Binding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("target", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("controllerExpandSecretRef", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("controllerPublishSecretRef", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1106,18 +1106,18 @@ field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::
 field("volumeAttributes", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("volumeHandle", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CSIVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("nodePublishSecretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("volumeAttributes", (0, 4), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CAPABILITIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Capabilities"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CAPABILITIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Capabilities"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("add", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("drop", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CEPHFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("path", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
@@ -1125,7 +1125,7 @@ field("secretFile", (0, 4), false, Zero::Omitted, String, Topology::Default, Pat
 field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CEPHFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CEPHFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CephFSVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("monitors", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("path", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
@@ -1133,41 +1133,41 @@ field("secretFile", (0, 4), false, Zero::Omitted, String, Topology::Default, Pat
 field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("user", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CINDERPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CINDERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CINDERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.CinderVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CLIENTIPCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClientIPConfig"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CLIENTIPCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClientIPConfig"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("timeoutSeconds", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClusterTrustBundleProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ClusterTrustBundleProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("labelSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("optional", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("path", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("signerName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_COMPONENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_COMPONENTCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("error", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("message", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_COMPONENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_COMPONENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ComponentStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_COMPONENTCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMap"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMap"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("binaryData", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
@@ -1175,34 +1175,34 @@ field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology:
 field("immutable", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAPENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapEnvSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAPENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapEnvSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAPKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAPKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapKeySelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAPNODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapNodeConfigSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAPNODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapNodeConfigSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("kubeletConfigKey", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceVersion", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAPPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAPPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONFIGMAPVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONFIGMAPVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ConfigMapVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("defaultMode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Container"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Container"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("args", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("command", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("env", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
@@ -1229,43 +1229,43 @@ field("volumeDevices", (0, 21), false, Zero::Omitted, List(Ref::Static(&Object(R
 field("volumeMounts", (0, 9), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
 field("workingDir", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerExtendedResourceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerExtendedResourceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("requestName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERIMAGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerImage"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERIMAGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerImage"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("names", (0, 1), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("sizeBytes", (0, 2), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerPort"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerPort"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerPort", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("hostIP", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("hostPort", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
 ]) };
-pub static API_CORE_V1_CONTAINERRESIZEPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerResizePolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERRESIZEPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerResizePolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("resourceName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("restartPolicy", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERRESTARTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERRESTARTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("action", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("exitCodes", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRuleOnExitCodes"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERRESTARTRULEONEXITCODES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerRestartRuleOnExitCodes"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("operator", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 2), false, Zero::Omitted, List(Ref::Static(&Int32)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERSTATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerState"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERSTATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerState"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("running", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATERUNNING)), Topology::Default, Patch::NONE, None),
 field("terminated", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATETERMINATED)), Topology::Default, Patch::NONE, None),
 field("waiting", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERSTATEWAITING)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERSTATERUNNING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateRunning"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERSTATERUNNING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateRunning"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("startedAt", (0, 1), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERSTATETERMINATED: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateTerminated"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERSTATETERMINATED: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateTerminated"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containerID", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("exitCode", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("finishedAt", (0, 6), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
@@ -1274,11 +1274,11 @@ field("reason", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::
 field("signal", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("startedAt", (0, 5), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERSTATEWAITING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateWaiting"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERSTATEWAITING: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStateWaiting"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_CONTAINERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocatedResources", (0, 10), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("allocatedResourcesStatus", (0, 14), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCESTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 field("containerID", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1295,70 +1295,70 @@ field("stopSignal", (0, 15), false, Zero::Kept, String, Topology::Default, Patch
 field("user", (0, 13), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONTAINERUSER)), Topology::Default, Patch::NONE, None),
 field("volumeMounts", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNTSTATUS)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
 ]) };
-pub static API_CORE_V1_CONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerUser"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_CONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ContainerUser"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("linux", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LINUXCONTAINERUSER)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_DAEMONENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DaemonEndpoint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_DAEMONENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DaemonEndpoint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("Port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_DOWNWARDAPIPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_DOWNWARDAPIPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("items", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_DOWNWARDAPIVOLUMEFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeFile"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_DOWNWARDAPIVOLUMEFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeFile"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fieldRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
 field("mode", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceFieldRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_DOWNWARDAPIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_DOWNWARDAPIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.DownwardAPIVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("defaultMode", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("items", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIVOLUMEFILE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EMPTYDIRVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EmptyDirVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EMPTYDIRVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EmptyDirVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("medium", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("sizeLimit", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENDPOINTADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointAddress"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENDPOINTADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointAddress"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("hostname", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("nodeName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("targetRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointPort"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointPort"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("appProtocol", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENDPOINTSUBSET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointSubset"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENDPOINTSUBSET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EndpointSubset"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("addresses", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
 field("notReadyAddresses", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTADDRESS)))), Topology::Atomic, Patch::NONE, None),
 field("ports", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Endpoints"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Endpoints"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("subsets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENDPOINTSUBSET)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENVFROMSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvFromSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENVFROMSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvFromSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("configMapRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPENVSOURCE)), Topology::Default, Patch::NONE, None),
 field("prefix", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETENVSOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENVVAR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVar"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENVVAR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVar"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("valueFrom", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_ENVVARSOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ENVVARSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVarSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ENVVARSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EnvVarSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("configMapKeyRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPKEYSELECTOR)), Topology::Default, Patch::NONE, None),
 field("fieldRef", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
 field("fileKeyRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_FILEKEYSELECTOR)), Topology::Default, Patch::NONE, None),
 field("resourceFieldRef", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEFIELDSELECTOR)), Topology::Default, Patch::NONE, None),
 field("secretKeyRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETKEYSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EPHEMERALCONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralContainer"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EPHEMERALCONTAINER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralContainer"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("args", (1, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("command", (1, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("env", (1, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ENVVAR)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
@@ -1386,10 +1386,10 @@ field("volumeDevices", (1, 21), false, Zero::Omitted, List(Ref::Static(&Object(R
 field("volumeMounts", (1, 9), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEMOUNT)))), Topology::Map(Cow::Borrowed(&["mountPath"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("mountPath") }, None),
 field("workingDir", (1, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EPHEMERALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EPHEMERALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EphemeralVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("volumeClaimTemplate", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Event"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Event"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("action", (0, 12), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1408,97 +1408,97 @@ field("series", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_E
 field("source", (0, 5), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_EVENTSOURCE)), Topology::Default, Patch::NONE, None),
 field("type", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSeries"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSeries"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("count", (0, 1), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("lastObservedTime", (0, 2), false, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EVENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EVENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.EventSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("component", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("host", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_EXECACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ExecAction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_EXECACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ExecAction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("command", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_FCVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FCVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_FCVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FCVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("lun", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("targetWWNs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("wwids", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_FILEKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FileKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_FILEKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FileKeySelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, Some("false")),
 field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_FLEXPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("options", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_FLEXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_FLEXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlexVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("options", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_FLOCKERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlockerVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_FLOCKERVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.FlockerVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("datasetName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("datasetUUID", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GCEPersistentDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_GCEPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GCEPersistentDiskVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("partition", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("pdName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_GRPCACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GRPCAction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_GRPCACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GRPCAction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("service", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"\"")),
 ]) };
-pub static API_CORE_V1_GITREPOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GitRepoVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_GITREPOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GitRepoVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("directory", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("repository", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("revision", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_GLUSTERFSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("endpoints", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("endpointsNamespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_GLUSTERFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_GLUSTERFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.GlusterfsVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("endpoints", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_HTTPGETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPGetAction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_HTTPGETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPGetAction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("host", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("httpHeaders", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_HTTPHEADER)))), Topology::Atomic, Patch::NONE, None),
 field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 2), true, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
 field("scheme", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_HTTPHEADER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPHeader"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_HTTPHEADER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HTTPHeader"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_HOSTALIAS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostAlias"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_HOSTALIAS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostAlias"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hostnames", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_HOSTIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostIP"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_HOSTIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostIP"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_HOSTPATHVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostPathVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_HOSTPATHVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.HostPathVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ISCSIPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("chapAuthDiscovery", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("chapAuthSession", (0, 11), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1511,7 +1511,7 @@ field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::
 field("secretRef", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("targetPortal", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_ISCSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_ISCSIVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ISCSIVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("chapAuthDiscovery", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("chapAuthSession", (0, 11), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("fsType", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1524,36 +1524,36 @@ field("readOnly", (0, 6), false, Zero::Omitted, Bool, Topology::Default, Patch::
 field("secretRef", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("targetPortal", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_IMAGEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_IMAGEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("pullPolicy", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reference", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_IMAGEVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_IMAGEVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ImageVolumeStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("imageRef", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_KEYTOPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.KeyToPath"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_KEYTOPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.KeyToPath"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("mode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LIFECYCLE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Lifecycle"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LIFECYCLE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Lifecycle"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("postStart", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
 field("preStop", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LIFECYCLEHANDLER)), Topology::Default, Patch::NONE, None),
 field("stopSignal", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LIFECYCLEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LifecycleHandler"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LIFECYCLEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LifecycleHandler"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("exec", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
 field("httpGet", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_HTTPGETACTION)), Topology::Default, Patch::NONE, None),
 field("sleep", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SLEEPACTION)), Topology::Default, Patch::NONE, None),
 field("tcpSocket", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TCPSOCKETACTION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LIMITRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRange"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LIMITRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRange"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_LIMITRANGESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LIMITRANGEITEM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeItem"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LIMITRANGEITEM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeItem"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("default", (0, 4), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("defaultRequest", (0, 5), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("max", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
@@ -1561,81 +1561,81 @@ field("maxLimitRequestRatio", (0, 6), false, Zero::Omitted, Map(Ref::Static(&Qua
 field("min", (0, 3), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LIMITRANGESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LIMITRANGESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LimitRangeSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("limits", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LIMITRANGEITEM)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LINUXCONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LinuxContainerUser"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LINUXCONTAINERUSER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LinuxContainerUser"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("gid", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 field("supplementalGroups", (0, 3), false, Zero::Omitted, List(Ref::Static(&Int64)), Topology::Atomic, Patch::NONE, None),
 field("uid", (0, 1), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerIngress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerIngress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hostname", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ip", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ipMode", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("ports", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LoadBalancerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ingress", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_LOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_LOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalObjectReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 ]) };
-pub static API_CORE_V1_LOCALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_LOCALVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.LocalVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("path", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_MODIFYVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ModifyVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_MODIFYVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ModifyVolumeStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("targetVolumeAttributesClassName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NFSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NFSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NFSVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("path", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("server", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NAMESPACE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Namespace"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NAMESPACE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Namespace"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NAMESPACESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NAMESPACECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NAMESPACECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NAMESPACESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NAMESPACESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("finalizers", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NAMESPACESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NAMESPACESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NamespaceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NAMESPACECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Node"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Node"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODEADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAddress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODEADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAddress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("address", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAffinity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAffinity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PREFERREDSCHEDULINGTERM)))), Topology::Atomic, Patch::NONE, None),
 field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODEALLOCATABLERESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("containers", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("resourceClaimName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resources", (0, 3), true, Zero::Null, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastHeartbeatTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1643,42 +1643,42 @@ field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODECONFIGSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("configMap", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPNODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODECONFIGSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODECONFIGSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeConfigStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("active", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
 field("assigned", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
 field("error", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("lastKnownGood", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODEDAEMONENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeDaemonEndpoints"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODEDAEMONENDPOINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeDaemonEndpoints"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("kubeletEndpoint", (0, 1), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_DAEMONENDPOINT)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODEFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeFeatures"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODEFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeFeatures"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("supplementalGroupsPolicy", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODERUNTIMEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandler"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODERUNTIMEHANDLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandler"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("features", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODERUNTIMEHANDLERFEATURES)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODERUNTIMEHANDLERFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODERUNTIMEHANDLERFEATURES: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("recursiveReadOnlyMounts", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("userNamespaces", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("nodeSelectorTerms", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorTerm"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSelectorTerm"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("matchExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 field("matchFields", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("configSource", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODECONFIGSOURCE)), Topology::Default, Patch::NONE, None),
 field("externalID", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("podCIDR", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1687,7 +1687,7 @@ field("providerID", (0, 3), false, Zero::Omitted, String, Topology::Default, Pat
 field("taints", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TAINT)))), Topology::Atomic, Patch::NONE, None),
 field("unschedulable", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("addresses", (0, 5), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_NODEADDRESS)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("allocatable", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("capacity", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
@@ -1703,10 +1703,10 @@ field("runtimeHandlers", (0, 12), false, Zero::Omitted, List(Ref::Static(&Object
 field("volumesAttached", (0, 10), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_ATTACHEDVOLUME)))), Topology::Atomic, Patch::NONE, None),
 field("volumesInUse", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESWAPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSwapStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESWAPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSwapStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("capacity", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_NODESYSTEMINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSystemInfo"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_NODESYSTEMINFO: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.NodeSystemInfo"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("architecture", (0, 10), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("bootID", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("containerRuntimeVersion", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -1719,11 +1719,11 @@ field("osImage", (0, 5), true, Zero::Written, String, Topology::Default, Patch::
 field("swap", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESWAPSTATUS)), Topology::Default, Patch::NONE, None),
 field("systemUUID", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_OBJECTFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectFieldSelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_OBJECTFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectFieldSelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("fieldPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_OBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_OBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ObjectReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("fieldPath", (0, 7), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1732,21 +1732,21 @@ field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patc
 field("resourceVersion", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolume"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolume"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1754,7 +1754,7 @@ field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("accessModes", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("dataSource", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("dataSourceRef", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
@@ -1765,7 +1765,7 @@ field("volumeAttributesClassName", (0, 9), false, Zero::Kept, String, Topology::
 field("volumeMode", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("accessModes", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("allocatedResourceStatuses", (0, 7), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Granular, Patch::NONE, None),
 field("allocatedResources", (0, 5), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
@@ -1775,15 +1775,15 @@ field("currentVolumeAttributesClassName", (0, 8), false, Zero::Kept, String, Top
 field("modifyVolumeStatus", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_MODIFYVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
 field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMECLAIMVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeClaimVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("claimName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 2), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("accessModes", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("awsElasticBlockStore", (2, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 field("azureDisk", (2, 16), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
@@ -1816,28 +1816,28 @@ field("volumeAttributesClassName", (0, 10), false, Zero::Kept, String, Topology:
 field("volumeMode", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("vsphereVolume", (2, 14), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PERSISTENTVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PERSISTENTVOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PersistentVolumeStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastPhaseTransitionTime", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("phase", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PhotonPersistentDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PHOTONPERSISTENTDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PhotonPersistentDiskVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("pdID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_POD: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Pod"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_POD: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Pod"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
 field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinityTerm"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAffinityTerm"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("labelSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("matchLabelKeys", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("mismatchLabelKeys", (0, 6), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -1845,11 +1845,11 @@ field("namespaceSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API
 field("namespaces", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("topologyKey", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODANTIAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAntiAffinity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODANTIAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodAntiAffinity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("preferredDuringSchedulingIgnoredDuringExecution", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_WEIGHTEDPODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
 field("requiredDuringSchedulingIgnoredDuringExecution", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODCERTIFICATEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCertificateProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODCERTIFICATEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCertificateProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("certificateChainPath", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("credentialBundlePath", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("keyPath", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1858,7 +1858,7 @@ field("maxExpirationSeconds", (0, 3), false, Zero::Kept, Int32, Topology::Defaul
 field("signerName", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("userAnnotations", (0, 7), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastProbeTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("lastTransitionTime", (0, 4), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -1867,44 +1867,44 @@ field("reason", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODDNSCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfig"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODDNSCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfig"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nameservers", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("options", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODDNSCONFIGOPTION)))), Topology::Atomic, Patch::NONE, None),
 field("searches", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODDNSCONFIGOPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfigOption"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODDNSCONFIGOPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodDNSConfigOption"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodExtendedResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODEXTENDEDRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodExtendedResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requestMappings", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINEREXTENDEDRESOURCEREQUEST)))), Topology::Atomic, Patch::NONE, None),
 field("resourceClaimName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodIP"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODIP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodIP"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ip", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODOS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodOS"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODOS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodOS"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODREADINESSGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodReadinessGate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODREADINESSGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodReadinessGate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditionType", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimTemplateName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODSCHEDULINGGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODSCHEDULINGGATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODSCHEDULINGGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGroup"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODSCHEDULINGGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSchedulingGroup"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("podGroupName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODSECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSecurityContext"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODSECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSecurityContext"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("appArmorProfile", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
 field("fsGroup", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("fsGroupChangePolicy", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -1919,7 +1919,7 @@ field("supplementalGroupsPolicy", (0, 12), false, Zero::Kept, String, Topology::
 field("sysctls", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SYSCTL)))), Topology::Atomic, Patch::NONE, None),
 field("windowsOptions", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("activeDeadlineSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("affinity", (0, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AFFINITY)), Topology::Default, Patch::NONE, None),
 field("automountServiceAccountToken", (0, 21), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
@@ -1963,7 +1963,7 @@ field("tolerations", (0, 22), false, Zero::Omitted, List(Ref::Static(&Object(Ref
 field("topologySpreadConstraints", (0, 33), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSPREADCONSTRAINT)))), Topology::Map(Cow::Borrowed(&["topologyKey", "whenUnsatisfiable"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("topologyKey") }, None),
 field("volumes", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUME)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_CORE_V1_PODSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocatedResources", (0, 19), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_PODCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("containerStatuses", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_CONTAINERSTATUS)))), Topology::Atomic, Patch::NONE, None),
@@ -1986,31 +1986,31 @@ field("resourceClaimStatuses", (0, 15), false, Zero::Omitted, List(Ref::Static(&
 field("resources", (0, 20), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_RESOURCEREQUIREMENTS)), Topology::Default, Patch::NONE, None),
 field("startTime", (0, 7), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("template", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PODTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PODTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PodTemplateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("error", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PORTWORXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortworxVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PORTWORXVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PortworxVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("volumeID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PREFERREDSCHEDULINGTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PreferredSchedulingTerm"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PREFERREDSCHEDULINGTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.PreferredSchedulingTerm"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("preference", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_NODESELECTORTERM)), Topology::Default, Patch::NONE, None),
 field("weight", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PROBE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Probe"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PROBE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Probe"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("exec", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_EXECACTION)), Topology::Default, Patch::NONE, None),
 field("failureThreshold", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("grpc", (1, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_GRPCACTION)), Topology::Default, Patch::NONE, None),
@@ -2022,11 +2022,11 @@ field("tcpSocket", (1, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1
 field("terminationGracePeriodSeconds", (0, 7), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("timeoutSeconds", (0, 3), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_PROJECTEDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ProjectedVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_PROJECTEDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ProjectedVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("defaultMode", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("sources", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_VOLUMEPROJECTION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_QUOBYTEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.QuobyteVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_QUOBYTEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.QuobyteVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("group", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("registry", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -2034,7 +2034,7 @@ field("tenant", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::
 field("user", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("volume", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RBDPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RBDPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("image", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("keyring", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
@@ -2044,7 +2044,7 @@ field("readOnly", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::
 field("secretRef", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETREFERENCE)), Topology::Default, Patch::NONE, None),
 field("user", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
 ]) };
-pub static API_CORE_V1_RBDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RBDVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.RBDVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("image", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("keyring", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"/etc/ceph/keyring\"")),
@@ -2054,27 +2054,27 @@ field("readOnly", (0, 8), false, Zero::Omitted, Bool, Topology::Default, Patch::
 field("secretRef", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("user", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"admin\"")),
 ]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationController"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_REPLICATIONCONTROLLER: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationController"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_REPLICATIONCONTROLLERCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_REPLICATIONCONTROLLERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minReadySeconds", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, Some("0")),
 field("replicas", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("1")),
 field("selector", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("template", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PODTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_REPLICATIONCONTROLLERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_REPLICATIONCONTROLLERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ReplicationControllerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("availableReplicas", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("conditions", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_REPLICATIONCONTROLLERCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("fullyLabeledReplicas", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
@@ -2082,52 +2082,52 @@ field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Defau
 field("readyReplicas", (0, 4), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("replicas", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("request", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceFieldSelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEFIELDSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceFieldSelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("containerName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("divisor", (0, 3), false, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 field("resource", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEHEALTH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceHealth"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEHEALTH: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceHealth"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("health", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("resourceID", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEQUOTA: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuota"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEQUOTA: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuota"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_RESOURCEQUOTASTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEQUOTASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEQUOTASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hard", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("scopeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SCOPESELECTOR)), Topology::Default, Patch::NONE, None),
 field("scopes", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEQUOTASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEQUOTASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceQuotaStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hard", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("used", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceRequirements"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceRequirements"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("claims", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCECLAIM)))), Topology::Map(Cow::Borrowed(&["name"])), Patch::NONE, None),
 field("limits", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_RESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_RESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ResourceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resources", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_RESOURCEHEALTH)))), Topology::Map(Cow::Borrowed(&["resourceID"])), Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SELINUXOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SELinuxOptions"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SELINUXOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SELinuxOptions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("level", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("role", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("user", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SCALEIOPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
 field("gateway", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("protectionDomain", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -2139,7 +2139,7 @@ field("storagePool", (0, 6), false, Zero::Omitted, String, Topology::Default, Pa
 field("system", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SCALEIOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SCALEIOVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScaleIOVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"xfs\"")),
 field("gateway", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("protectionDomain", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -2151,19 +2151,19 @@ field("storagePool", (0, 6), false, Zero::Omitted, String, Topology::Default, Pa
 field("system", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SCOPESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopeSelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SCOPESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopeSelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("matchExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopedResourceSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SCOPEDRESOURCESELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ScopedResourceSelectorRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("scopeName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECCOMPPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SeccompProfile"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECCOMPPROFILE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SeccompProfile"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("localhostProfile", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Secret"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRET: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Secret"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("data", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Bytes)), Topology::Default, Patch::NONE, None),
@@ -2172,31 +2172,31 @@ field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY
 field("stringData", (0, 4), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("type", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRETENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretEnvSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRETENVSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretEnvSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRETKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretKeySelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRETKEYSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretKeySelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRETPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRETPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
 field("name", (1, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"\"")),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRETREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRETREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECRETVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECRETVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecretVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("defaultMode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("items", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_KEYTOPATH)))), Topology::Atomic, Patch::NONE, None),
 field("optional", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("secretName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecurityContext"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SECURITYCONTEXT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SecurityContext"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allowPrivilegeEscalation", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("appArmorProfile", (0, 12), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_APPARMORPROFILE)), Topology::Default, Patch::NONE, None),
 field("capabilities", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CAPABILITIES)), Topology::Default, Patch::NONE, None),
@@ -2210,14 +2210,14 @@ field("seLinuxOptions", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CO
 field("seccompProfile", (0, 11), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECCOMPPROFILE)), Topology::Default, Patch::NONE, None),
 field("windowsOptions", (0, 10), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SERVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Service"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Service"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_SERVICESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SERVICEACCOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccount"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICEACCOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccount"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("automountServiceAccountToken", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
@@ -2225,12 +2225,12 @@ field("imagePullSecrets", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("secrets", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccountTokenProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceAccountTokenProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("audience", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("expirationSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("path", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SERVICEPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServicePort"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICEPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServicePort"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("appProtocol", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("nodePort", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
@@ -2238,7 +2238,7 @@ field("port", (0, 3), true, Zero::Written, Int32, Topology::Default, Patch::NONE
 field("protocol", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"TCP\"")),
 field("targetPort", (0, 4), false, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocateLoadBalancerNodePorts", (0, 20), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("clusterIP", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("clusterIPs", (0, 18), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -2260,59 +2260,59 @@ field("sessionAffinityConfig", (0, 14), false, Zero::Omitted, Object(Ref::Static
 field("trafficDistribution", (0, 23), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.ServiceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("loadBalancer", (0, 1), false, Zero::Written, Object(Ref::Static(&API_CORE_V1_LOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SESSIONAFFINITYCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SessionAffinityConfig"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SESSIONAFFINITYCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SessionAffinityConfig"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("clientIP", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CLIENTIPCONFIG)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SLEEPACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SleepAction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SLEEPACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.SleepAction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("seconds", (0, 1), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSPersistentVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_STORAGEOSPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSPersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("volumeNamespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_STORAGEOSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_STORAGEOSVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.StorageOSVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretRef", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_LOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("volumeName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("volumeNamespace", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_SYSCTL: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Sysctl"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_SYSCTL: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Sysctl"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TCPSOCKETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TCPSocketAction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TCPSOCKETACTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TCPSocketAction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("host", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 1), true, Zero::Written, IntOrString, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Taint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Taint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Toleration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Toleration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorLabelRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorLabelRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 2), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TOPOLOGYSELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorTerm"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TOPOLOGYSELECTORTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySelectorTerm"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("matchLabelExpressions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOPOLOGYSELECTORLABELREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TOPOLOGYSPREADCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySpreadConstraint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TOPOLOGYSPREADCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TopologySpreadConstraint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("labelSelector", (0, 4), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("matchLabelKeys", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("maxSkew", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
@@ -2322,18 +2322,18 @@ field("nodeTaintsPolicy", (0, 7), false, Zero::Kept, String, Topology::Default, 
 field("topologyKey", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("whenUnsatisfiable", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Volume"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUME: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.Volume"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("awsElasticBlockStore", (2, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AWSELASTICBLOCKSTOREVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 field("azureDisk", (2, 22), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 field("azureFile", (2, 18), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_AZUREFILEVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
@@ -2366,11 +2366,11 @@ field("secret", (2, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SE
 field("storageos", (2, 27), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_STORAGEOSVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 field("vsphereVolume", (2, 20), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMEDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeDevice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMEDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeDevice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("devicePath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMEMOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMount"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMEMOUNT: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMount"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("mountPath", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("mountPropagation", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -2379,17 +2379,17 @@ field("recursiveReadOnly", (0, 7), false, Zero::Kept, String, Topology::Default,
 field("subPath", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("subPathExpr", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMEMOUNTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMountStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMEMOUNTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeMountStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("mountPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("recursiveReadOnly", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("volumeStatus", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_VOLUMESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMENODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeNodeAffinity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMENODEAFFINITY: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeNodeAffinity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("required", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeProjection"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMEPROJECTION: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeProjection"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("clusterTrustBundle", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CLUSTERTRUSTBUNDLEPROJECTION)), Topology::Default, Patch::NONE, None),
 field("configMap", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_CONFIGMAPPROJECTION)), Topology::Default, Patch::NONE, None),
 field("downwardAPI", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_DOWNWARDAPIPROJECTION)), Topology::Default, Patch::NONE, None),
@@ -2397,30 +2397,30 @@ field("podCertificate", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CO
 field("secret", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SECRETPROJECTION)), Topology::Default, Patch::NONE, None),
 field("serviceAccountToken", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_SERVICEACCOUNTTOKENPROJECTION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMERESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeResourceRequirements"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMERESOURCEREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeResourceRequirements"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("limits", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VOLUMESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VolumeStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("image", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_IMAGEVOLUMESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VsphereVirtualDiskVolumeSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_VSPHEREVIRTUALDISKVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.VsphereVirtualDiskVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fsType", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("storagePolicyID", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("storagePolicyName", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("volumePath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_WEIGHTEDPODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WeightedPodAffinityTerm"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_WEIGHTEDPODAFFINITYTERM: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WeightedPodAffinityTerm"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("podAffinityTerm", (0, 2), true, Zero::Written, Object(Ref::Static(&API_CORE_V1_PODAFFINITYTERM)), Topology::Default, Patch::NONE, None),
 field("weight", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WindowsSecurityContextOptions"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_CORE_V1_WINDOWSSECURITYCONTEXTOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.WindowsSecurityContextOptions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("gmsaCredentialSpec", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("gmsaCredentialSpecName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("hostProcess", (0, 4), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("runAsUserName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_ENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.Endpoint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_ENDPOINT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.Endpoint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("addresses", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("conditions", (0, 2), false, Zero::Written, Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTCONDITIONS)), Topology::Default, Patch::NONE, None),
 field("deprecatedTopology", (0, 5), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
@@ -2430,22 +2430,22 @@ field("nodeName", (0, 6), false, Zero::Kept, String, Topology::Default, Patch::N
 field("targetRef", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_OBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("zone", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_ENDPOINTCONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointConditions"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_ENDPOINTCONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointConditions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ready", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("serving", (0, 2), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("terminating", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_ENDPOINTHINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointHints"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_ENDPOINTHINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointHints"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("forNodes", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORNODE)))), Topology::Atomic, Patch::NONE, None),
 field("forZones", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_FORZONE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointPort"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_ENDPOINTPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointPort"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("appProtocol", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_ENDPOINTSLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointSlice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_ENDPOINTSLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.EndpointSlice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("addressType", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -2453,13 +2453,13 @@ field("endpoints", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Stat
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("ports", (0, 3), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_DISCOVERY_V1_ENDPOINTPORT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_FORNODE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForNode"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_FORNODE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForNode"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_DISCOVERY_V1_FORZONE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForZone"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_DISCOVERY_V1_FORZONE: Type = Type { name: Cow::Borrowed("io.k8s.api.discovery.v1.ForZone"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_EVENTS_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.Event"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_EVENTS_V1_EVENT: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.Event"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("action", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -2478,280 +2478,280 @@ field("reportingInstance", (0, 5), false, Zero::Omitted, String, Topology::Defau
 field("series", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_EVENTS_V1_EVENTSERIES)), Topology::Default, Patch::NONE, None),
 field("type", (0, 11), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_EVENTS_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.EventSeries"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_EVENTS_V1_EVENTSERIES: Type = Type { name: Cow::Borrowed("io.k8s.api.events.v1.EventSeries"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("count", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("lastObservedTime", (0, 2), true, Zero::Written, MicroTime, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lendablePercent", (0, 2), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("nominalConcurrencyShares", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMA: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchema"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_FLOWSCHEMA: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchema"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMASTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMACONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_FLOWSCHEMACONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_FLOWSCHEMASPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("distinguisherMethod", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWDISTINGUISHERMETHOD)), Topology::Default, Patch::NONE, None),
 field("matchingPrecedence", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("priorityLevelConfiguration", (0, 1), true, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE)), Topology::Default, Patch::NONE, None),
 field("rules", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_FLOWSCHEMASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_FLOWSCHEMASTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.FlowSchemaStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_FLOWSCHEMACONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_FLOWCONTROL_V1_GROUPSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.GroupSubject"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_GROUPSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.GroupSubject"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_LIMITRESPONSE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitResponse"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_LIMITRESPONSE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitResponse"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("queuing", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_QUEUINGCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("borrowingLimitPercent", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("lendablePercent", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("limitResponse", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITRESPONSE)), Topology::Default, Patch::NONE, None),
 field("nominalConcurrencyShares", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.NonResourcePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.NonResourcePolicyRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nonResourceURLs", (0, 6), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PolicyRulesWithSubjects"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_POLICYRULESWITHSUBJECTS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PolicyRulesWithSubjects"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nonResourceRules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_NONRESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 field("resourceRules", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_RESOURCEPOLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 field("subjects", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("exempt", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_EXEMPTPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("limited", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_LIMITEDPRIORITYLEVELCONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_FLOWCONTROL_V1_PRIORITYLEVELCONFIGURATIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_FLOWCONTROL_V1_QUEUINGCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.QueuingConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_QUEUINGCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.QueuingConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("handSize", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("queueLengthLimit", (0, 3), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("queues", (0, 1), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_RESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ResourcePolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_RESOURCEPOLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ResourcePolicyRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (0, 2), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("clusterScope", (0, 4), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("namespaces", (0, 5), false, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("resources", (0, 3), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ServiceAccountSubject"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.ServiceAccountSubject"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.Subject"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.Subject"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("group", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_GROUPSUBJECT)), Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("serviceAccount", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_SERVICEACCOUNTSUBJECT)), Topology::Default, Patch::NONE, None),
 field("user", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_FLOWCONTROL_V1_USERSUBJECT)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_FLOWCONTROL_V1_USERSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.UserSubject"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_FLOWCONTROL_V1_USERSUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.flowcontrol.v1.UserSubject"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_HTTPINGRESSPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressPath"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_HTTPINGRESSPATH: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressPath"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("backend", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
 field("path", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("pathType", (0, 3), true, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_HTTPINGRESSRULEVALUE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressRuleValue"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_HTTPINGRESSRULEVALUE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.HTTPIngressRuleValue"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("paths", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSPATH)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPAddressSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("parentRef", (0, 1), true, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_IPBLOCK: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPBlock"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_IPBLOCK: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IPBlock"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cidr", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("except", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.Ingress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.Ingress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressBackend"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressBackend"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("resource", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("service", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSSERVICEBACKEND)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassParametersReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassParametersReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("scope", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSCLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSCLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressClassSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("controller", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("parameters", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSCLASSPARAMETERSREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerIngress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerIngress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hostname", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ip", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ports", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSPORTSTATUS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressLoadBalancerStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ingress", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERINGRESS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSPORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressPortStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSPORTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressPortStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("error", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("host", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("http", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_HTTPINGRESSRULEVALUE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSSERVICEBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressServiceBackend"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSSERVICEBACKEND: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressServiceBackend"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICEBACKENDPORT)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("defaultBackend", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_INGRESSBACKEND)), Topology::Default, Patch::NONE, None),
 field("ingressClassName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("rules", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
 field("tls", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_INGRESSTLS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("loadBalancer", (0, 1), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_INGRESSLOADBALANCERSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_INGRESSTLS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressTLS"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_INGRESSTLS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.IngressTLS"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hosts", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("secretName", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyEgressRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyEgressRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ports", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
 field("to", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyIngressRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyIngressRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("from", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPEER)))), Topology::Atomic, Patch::NONE, None),
 field("ports", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYPORT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYPEER: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPeer"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICYPEER: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPeer"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("ipBlock", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1_IPBLOCK)), Topology::Default, Patch::NONE, None),
 field("namespaceSelector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("podSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPort"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICYPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicyPort"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("endPort", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("port", (0, 2), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("protocol", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_NETWORKPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicySpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_NETWORKPOLICYSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.NetworkPolicySpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("egress", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYEGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
 field("ingress", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_NETWORKING_V1_NETWORKPOLICYINGRESSRULE)))), Topology::Atomic, Patch::NONE, None),
 field("podSelector", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("policyTypes", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ParentReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ParentReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("group", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_SERVICEBACKENDPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceBackendPort"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_SERVICEBACKENDPORT: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceBackendPort"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("number", (0, 2), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDR"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cidrs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1.ServiceCIDRStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddress"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_IPADDRESS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddress"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_IPADDRESSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddressSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_IPADDRESSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.IPAddressSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("parentRef", (0, 1), true, Zero::Omitted, Object(Ref::Static(&API_NETWORKING_V1BETA1_PARENTREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ParentReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_PARENTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ParentReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("group", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 4), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 2), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDR"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_SERVICECIDR: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDR"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_NETWORKING_V1BETA1_SERVICECIDRSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_SERVICECIDRSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cidrs", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_NETWORKING_V1BETA1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NETWORKING_V1BETA1_SERVICECIDRSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.networking.v1beta1.ServiceCIDRStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_NODE_V1_OVERHEAD: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Overhead"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NODE_V1_OVERHEAD: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Overhead"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("podFixed", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NODE_V1_RUNTIMECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.RuntimeClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NODE_V1_RUNTIMECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.RuntimeClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("handler", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -2759,30 +2759,30 @@ field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY
 field("overhead", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_OVERHEAD)), Topology::Default, Patch::NONE, None),
 field("scheduling", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_NODE_V1_SCHEDULING)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_NODE_V1_SCHEDULING: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Scheduling"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_NODE_V1_SCHEDULING: Type = Type { name: Cow::Borrowed("io.k8s.api.node.v1.Scheduling"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("nodeSelector", (0, 1), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_CORE_V1_TOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_POLICY_V1_EVICTION: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.Eviction"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_POLICY_V1_EVICTION: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.Eviction"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("deleteOptions", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS)), Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGET: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudget"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_POLICY_V1_PODDISRUPTIONBUDGET: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudget"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_POLICY_V1_PODDISRUPTIONBUDGETSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("maxUnavailable", (0, 3), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("minAvailable", (0, 1), false, Zero::Omitted, IntOrString, Topology::Default, Patch::NONE, None),
 field("selector", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("unhealthyPodEvictionPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_POLICY_V1_PODDISRUPTIONBUDGETSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.policy.v1.PodDisruptionBudgetStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("currentHealthy", (0, 4), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("desiredHealthy", (0, 5), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
@@ -2791,55 +2791,55 @@ field("disruptionsAllowed", (0, 3), false, Zero::Written, Int32, Topology::Defau
 field("expectedPods", (0, 6), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 1), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_AGGREGATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.AggregationRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_AGGREGATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.AggregationRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("clusterRoleSelectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_CLUSTERROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRole"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_CLUSTERROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRole"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("aggregationRule", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_RBAC_V1_AGGREGATIONRULE)), Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_CLUSTERROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRoleBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_CLUSTERROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.ClusterRoleBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
 field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_POLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.PolicyRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_POLICYRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.PolicyRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroups", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("nonResourceURLs", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("resourceNames", (0, 4), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("resources", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("verbs", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_ROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Role"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_ROLE: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Role"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("rules", (0, 2), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_POLICYRULE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_ROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleBinding"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_ROLEBINDING: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleBinding"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("roleRef", (0, 3), true, Zero::Written, Object(Ref::Static(&API_RBAC_V1_ROLEREF)), Topology::Default, Patch::NONE, None),
 field("subjects", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RBAC_V1_SUBJECT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_ROLEREF: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleRef"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_ROLEREF: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.RoleRef"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RBAC_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Subject"), atomic: true, fields: Cow::Borrowed(&[
+pub static API_RBAC_V1_SUBJECT: Type = Type { name: Cow::Borrowed("io.k8s.api.rbac.v1.Subject"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocatedDeviceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
 field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -2848,35 +2848,35 @@ field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOU
 field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.AllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CELDeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
 field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
 field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequestPolicyRange"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CapacityRequirements"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Counter"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Counter"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.CounterSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Device"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.Device"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allowMultipleAllocations", (0, 12), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("attributes", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
@@ -2891,16 +2891,16 @@ field("nodeName", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::N
 field("nodeSelector", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 field("taints", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceAttribute"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
 field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -2910,48 +2910,48 @@ field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topol
 field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCapacity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClaimConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceClassSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceConstraint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceCounterConsumption"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTER)))), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("exactly", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
 field("firstAvailable", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceRequestAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -2963,10 +2963,10 @@ field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::
 field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceSubRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
 field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -2975,20 +2975,20 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceTaint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.DeviceToleration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
 field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ExactDeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ExactDeviceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allocationMode", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
@@ -2997,62 +2997,62 @@ field("deviceClassName", (0, 1), true, Zero::Written, String, Topology::Default,
 field("selectors", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NetworkDeviceData"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.NodeAllocatableResourceMapping"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.OpaqueDeviceConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimConsumerReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
 field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceClaimTemplateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourcePool"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSlice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1.ResourceSliceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3062,32 +3062,32 @@ field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Defau
 field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
 field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("deviceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
 field("taint", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_DEVICETAINT)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.DeviceTaintSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("device", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("driver", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("pool", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_POOLSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.PoolStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_POOLSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.PoolStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocatedDevices", (0, 5), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("availableDevices", (0, 6), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("driver", (0, 1), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -3099,24 +3099,24 @@ field("totalDevices", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch
 field("unavailableDevices", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("validationError", (0, 10), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("limit", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, Some("100")),
 field("poolName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1ALPHA3_RESOURCEPOOLSTATUSREQUESTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("poolCount", (0, 6), true, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("pools", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1ALPHA3_POOLSTATUS)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
 field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3125,12 +3125,12 @@ field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOU
 field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.AllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_BASICDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.BasicDevice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_BASICDEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.BasicDevice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allowMultipleAllocations", (0, 11), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("attributes", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
@@ -3144,43 +3144,43 @@ field("nodeName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::N
 field("nodeSelector", (0, 5), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 field("taints", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CELDeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
 field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
 field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CapacityRequirements"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Counter"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Counter"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.CounterSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Device"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.Device"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("basic", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_BASICDEVICE)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceAttribute"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
 field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -3190,43 +3190,43 @@ field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topol
 field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCapacity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClaimConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceClassSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceConstraint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceCounterConsumption"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTER)))), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 9), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
@@ -3237,7 +3237,7 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceRequestAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -3249,10 +3249,10 @@ field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::
 field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceSubRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 8), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
 field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -3261,75 +3261,75 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 7), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceTaint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.DeviceToleration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
 field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NetworkDeviceData"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.NodeAllocatableResourceMapping"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.OpaqueDeviceConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimConsumerReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
 field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourcePool"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSlice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA1_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta1.ResourceSliceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 5), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_DEVICE)))), Topology::Atomic, Patch::NONE, None),
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3339,7 +3339,7 @@ field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Defau
 field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA1_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
 field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA1_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 4), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("data", (0, 5), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
 field("device", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3348,35 +3348,35 @@ field("networkData", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_RESOU
 field("pool", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("shareID", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_ALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.AllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationTimestamp", (0, 5), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("nodeSelector", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CELDeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_CELDEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CELDeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("expression", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("default", (0, 1), false, Zero::Null, Quantity, Topology::Default, Patch::NONE, None),
 field("validRange", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE)), Topology::Default, Patch::NONE, None),
 field("validValues", (0, 3), false, Zero::Omitted, List(Ref::Static(&Quantity)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICYRANGE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("max", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("min", (0, 1), true, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("step", (0, 3), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequirements"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CapacityRequirements"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requests", (0, 1), false, Zero::Omitted, Map(Ref::Static(&Quantity)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Counter"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_COUNTER: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Counter"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CounterSet"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_COUNTERSET: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.CounterSet"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Device"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.Device"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allowMultipleAllocations", (0, 12), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("attributes", (0, 2), false, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEATTRIBUTE)))), Topology::Default, Patch::NONE, None),
@@ -3391,16 +3391,16 @@ field("nodeName", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::N
 field("nodeSelector", (0, 6), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_NODESELECTOR)), Topology::Default, Patch::NONE, None),
 field("taints", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (3, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("source", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICEALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEALLOCATIONCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("results", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAttribute"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICEATTRIBUTE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceAttribute"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("bool", (0, 3), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bools", (0, 7), false, Zero::Omitted, List(Ref::Static(&Bool)), Topology::Atomic, Patch::NONE, None),
 field("int", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -3410,48 +3410,48 @@ field("strings", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topol
 field("version", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("versions", (0, 9), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCapacity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCapacity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("requestPolicy", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUESTPOLICY)), Topology::Default, Patch::NONE, None),
 field("value", (0, 1), true, Zero::Written, Quantity, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("constraints", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICEREQUEST)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaimConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECLAIMCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClaimConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (2, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("opaque", (1, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECLASSSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceClassSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("config", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLASSCONFIGURATION)))), Topology::Atomic, Patch::NONE, None),
 field("extendedResourceName", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("selectors", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceConstraint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceConstraint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("distinctAttribute", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("matchAttribute", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("requests", (0, 1), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCounterConsumption"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICECOUNTERCONSUMPTION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceCounterConsumption"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("counterSet", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("counters", (0, 2), true, Zero::Omitted, Map(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTER)))), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("exactly", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST)), Topology::Default, Patch::NONE, None),
 field("firstAvailable", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESUBREQUEST)))), Topology::Atomic, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequestAllocationResult"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICEREQUESTALLOCATIONRESULT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceRequestAllocationResult"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("bindingConditions", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("bindingFailureConditions", (0, 8), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
@@ -3463,10 +3463,10 @@ field("request", (0, 1), true, Zero::Written, String, Topology::Default, Patch::
 field("shareID", (0, 9), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICESELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("cel", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CELDEVICESELECTOR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSubRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICESUBREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceSubRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMode", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
 field("count", (0, 5), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -3475,39 +3475,39 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("selectors", (0, 3), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("timeAdded", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("deviceSelector", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR)), Topology::Default, Patch::NONE, None),
 field("taint", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETAINT)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETAINTRULESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintSelector"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETAINTSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceTaintSelector"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("device", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("driver", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("pool", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceToleration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_DEVICETOLERATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.DeviceToleration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("effect", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("key", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, Some("\"Equal\"")),
 field("tolerationSeconds", (0, 5), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("value", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ExactDeviceRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_EXACTDEVICEREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ExactDeviceRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("adminAccess", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("allocationMode", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 7), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_CAPACITYREQUIREMENTS)), Topology::Default, Patch::NONE, None),
@@ -3516,62 +3516,62 @@ field("deviceClassName", (0, 1), true, Zero::Written, String, Topology::Default,
 field("selectors", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICESELECTOR)))), Topology::Atomic, Patch::NONE, None),
 field("tolerations", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICETOLERATION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NetworkDeviceData"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_NETWORKDEVICEDATA: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NetworkDeviceData"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("hardwareAddress", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("interfaceName", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("ips", (0, 2), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NodeAllocatableResourceMapping"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_NODEALLOCATABLERESOURCEMAPPING: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.NodeAllocatableResourceMapping"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocationMultiplier", (0, 2), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
 field("capacityKey", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.OpaqueDeviceConfiguration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_OPAQUEDEVICECONFIGURATION: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.OpaqueDeviceConfiguration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("parameters", (0, 2), true, Zero::Written, Any, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimConsumerReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimConsumerReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("devices", (0, 1), false, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICECLAIM)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocation", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATIONRESULT)), Topology::Default, Patch::NONE, None),
 field("devices", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_ALLOCATEDDEVICESTATUS)))), Topology::Map(Cow::Borrowed(&["driver", "device", "pool", "shareID"])), Patch::NONE, None),
 field("reservedFor", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMCONSUMERREFERENCE)))), Topology::Map(Cow::Borrowed(&["uid"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("uid") }, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCECLAIMTEMPLATESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCECLAIMSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourcePool"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCEPOOL: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourcePool"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("generation", (0, 2), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceSliceCount", (0, 3), true, Zero::Written, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSlice"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCESLICE: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSlice"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCESLICESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_RESOURCE_V1BETA2_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSliceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_RESOURCE_V1BETA2_RESOURCESLICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.resource.v1beta2.ResourceSliceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allNodes", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("devices", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_DEVICE)))), Topology::Atomic, Patch::NONE, None),
 field("driver", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3581,7 +3581,7 @@ field("perDeviceNodeSelection", (0, 7), false, Zero::Kept, Bool, Topology::Defau
 field("pool", (0, 2), true, Zero::Written, Object(Ref::Static(&API_RESOURCE_V1BETA2_RESOURCEPOOL)), Topology::Default, Patch::NONE, None),
 field("sharedCounters", (0, 8), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_RESOURCE_V1BETA2_COUNTERSET)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1_PRIORITYCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1.PriorityClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1_PRIORITYCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1.PriorityClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -3590,35 +3590,35 @@ field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY
 field("preemptionPolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("value", (0, 2), false, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.BasicSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.BasicSchedulingPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.GangSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.GangSchedulingPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("minCount", (0, 1), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroup"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUP: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroup"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaim"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIM: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaim"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimTemplateName", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaimStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupResourceClaimStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resourceClaimName", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingConstraints"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingConstraints"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("topology", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingPolicy"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSchedulingPolicy"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("basic", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_BASICSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
 field("gang", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_GANGSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("disruptionMode", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, Some("\"Pod\"")),
 field("podGroupTemplateRef", (0, 1), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
 field("priority", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
@@ -3627,11 +3627,11 @@ field("resourceClaims", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(R
 field("schedulingConstraints", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
 field("schedulingPolicy", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("resourceClaimStatuses", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPRESOURCECLAIMSTATUS)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: true, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplate"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplate"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("disruptionMode", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("priority", (0, 7), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
@@ -3640,38 +3640,38 @@ field("resourceClaims", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(R
 field("schedulingConstraints", (0, 3), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGCONSTRAINTS)), Topology::Default, Patch::NONE, None),
 field("schedulingPolicy", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPSCHEDULINGPOLICY)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplateReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.PodGroupTemplateReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("workload", (0, 1), false, Zero::Null, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TopologyConstraint"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_TOPOLOGYCONSTRAINT: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TopologyConstraint"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TypedLocalObjectReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.TypedLocalObjectReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiGroup", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOAD: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.Workload"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_WORKLOAD: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.Workload"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_WORKLOADSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadPodGroupTemplateReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_WORKLOADPODGROUPTEMPLATEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadPodGroupTemplateReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("podGroupTemplateName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("workloadName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_SCHEDULING_V1ALPHA2_WORKLOADSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_SCHEDULING_V1ALPHA2_WORKLOADSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.scheduling.v1alpha2.WorkloadSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("controllerRef", (0, 1), false, Zero::Omitted, Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_TYPEDLOCALOBJECTREFERENCE)), Topology::Default, Patch::NONE, None),
 field("podGroupTemplates", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_SCHEDULING_V1ALPHA2_PODGROUPTEMPLATE)))), Topology::Map(Cow::Borrowed(&["name"])), Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_CSIDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriver"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSIDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriver"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSIDRIVERSPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_CSIDRIVERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriverSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSIDRIVERSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIDriverSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("attachRequired", (0, 1), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("fsGroupPolicy", (0, 5), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("nodeAllocatableUpdatePeriodSeconds", (0, 9), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -3684,22 +3684,22 @@ field("storageCapacity", (0, 4), false, Zero::Kept, Bool, Topology::Default, Pat
 field("tokenRequests", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_TOKENREQUEST)))), Topology::Atomic, Patch::NONE, None),
 field("volumeLifecycleModes", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Set, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_CSINODE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINode"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSINODE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINode"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_CSINODESPEC)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_CSINODEDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeDriver"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSINODEDRIVER: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeDriver"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("allocatable", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMENODERESOURCES)), Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("nodeID", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("topologyKeys", (0, 3), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_CSINODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSINODESPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSINodeSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("drivers", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&API_STORAGE_V1_CSINODEDRIVER)))), Topology::Map(Cow::Borrowed(&["name"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("name") }, None),
 ]) };
-pub static API_STORAGE_V1_CSISTORAGECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIStorageCapacity"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_CSISTORAGECAPACITY: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.CSIStorageCapacity"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("capacity", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),
@@ -3708,7 +3708,7 @@ field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY
 field("nodeTopology", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR)), Topology::Default, Patch::NONE, None),
 field("storageClassName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_STORAGECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.StorageClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_STORAGECLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.StorageClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("allowVolumeExpansion", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
@@ -3720,69 +3720,69 @@ field("provisioner", (0, 2), true, Zero::Written, String, Topology::Default, Pat
 field("reclaimPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("volumeBindingMode", (0, 7), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.TokenRequest"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_TOKENREQUEST: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.TokenRequest"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("audience", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("expirationSeconds", (0, 2), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachment"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEATTACHMENT: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachment"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSource"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("inlineVolumeSpec", (0, 2), false, Zero::Omitted, Object(Ref::Static(&API_CORE_V1_PERSISTENTVOLUMESPEC)), Topology::Default, Patch::NONE, None),
 field("persistentVolumeName", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("attacher", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("nodeName", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("source", (0, 2), true, Zero::Written, Object(Ref::Static(&API_STORAGE_V1_VOLUMEATTACHMENTSOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEATTACHMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEATTACHMENTSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttachmentStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("attachError", (0, 3), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
 field("attached", (0, 1), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
 field("attachmentMetadata", (0, 2), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("detachError", (0, 4), false, Zero::Omitted, Object(Ref::Static(&API_STORAGE_V1_VOLUMEERROR)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttributesClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeAttributesClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMEERROR: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeError"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMEERROR: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeError"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("errorCode", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("time", (0, 1), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1_VOLUMENODERESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeNodeResources"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1_VOLUMENODERESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1.VolumeNodeResources"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("count", (0, 1), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGE_V1BETA1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1beta1.VolumeAttributesClass"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGE_V1BETA1_VOLUMEATTRIBUTESCLASS: Type = Type { name: Cow::Borrowed("io.k8s.api.storage.v1beta1.VolumeAttributesClass"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("driverName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("parameters", (0, 3), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATION: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATION: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("resource", (0, 1), true, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static API_STORAGEMIGRATION_V1BETA1_STORAGEVERSIONMIGRATIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_CONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 field("resourceVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceColumnDefinition"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceColumnDefinition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("description", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("format", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("jsonPath", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3790,18 +3790,18 @@ field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("priority", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("type", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceConversion"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceConversion"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("strategy", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("webhook", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), true, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 6), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -3809,7 +3809,7 @@ field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("categories", (0, 6), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("kind", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("listKind", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -3817,7 +3817,7 @@ field("plural", (0, 1), true, Zero::Written, String, Topology::Default, Patch::N
 field("shortNames", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("singular", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSPEC: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conversion", (0, 9), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECONVERSION)), Topology::Default, Patch::NONE, None),
 field("group", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("names", (0, 3), true, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
@@ -3825,13 +3825,13 @@ field("preserveUnknownFields", (0, 10), false, Zero::Omitted, Bool, Topology::De
 field("scope", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("versions", (0, 7), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONSTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("acceptedNames", (0, 2), false, Zero::Written, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONNAMES)), Topology::Default, Patch::NONE, None),
 field("conditions", (0, 1), false, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONCONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch::NONE, None),
 field("observedGeneration", (0, 4), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
 field("storedVersions", (0, 3), false, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEDEFINITIONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("additionalPrinterColumns", (0, 6), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCECOLUMNDEFINITION)))), Topology::Atomic, Patch::NONE, None),
 field("deprecated", (0, 7), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("deprecationWarning", (0, 8), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
@@ -3842,25 +3842,25 @@ field("served", (0, 2), true, Zero::Written, Bool, Topology::Default, Patch::NON
 field("storage", (0, 3), true, Zero::Written, Bool, Topology::Default, Patch::NONE, None),
 field("subresources", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceScale"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceScale"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("labelSelectorPath", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("specReplicasPath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("statusReplicasPath", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresources"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCES: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresources"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("scale", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESCALE)), Topology::Default, Patch::NONE, None),
 field("status", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCESUBRESOURCESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceValidation"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_CUSTOMRESOURCEVALIDATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceValidation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("openAPIV3Schema", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ExternalDocumentation"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_EXTERNALDOCUMENTATION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ExternalDocumentation"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("description", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("url", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_JSONSCHEMAPROPS: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("$ref", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("$schema", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("additionalItems", (0, 33), false, Zero::Omitted, SchemaOr(super::SchemaOr::Bool), Topology::Default, Patch::NONE, None),
@@ -3906,16 +3906,16 @@ field("x-kubernetes-map-type", (0, 43), false, Zero::Kept, String, Topology::Def
 field("x-kubernetes-preserve-unknown-fields", (0, 38), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("x-kubernetes-validations", (0, 44), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE)))), Topology::Map(Cow::Borrowed(&["rule"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("rule") }, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.SelectableField"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SELECTABLEFIELD: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.SelectableField"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("jsonPath", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("path", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 4), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_VALIDATIONRULE: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("fieldPath", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("messageExpression", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -3923,16 +3923,16 @@ field("optionalOldSelf", (0, 6), false, Zero::Kept, Bool, Topology::Default, Pat
 field("reason", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("rule", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("caBundle", (0, 2), false, Zero::Omitted, Bytes, Topology::Default, Patch::NONE, None),
 field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_SERVICEREFERENCE)), Topology::Default, Patch::NONE, None),
 field("url", (0, 3), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookConversion"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCONVERSION: Type = Type { name: Cow::Borrowed("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookConversion"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("clientConfig", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIEXTENSIONS_APISERVER_PKG_APIS_APIEXTENSIONS_V1_WEBHOOKCLIENTCONFIG)), Topology::Default, Patch::NONE, None),
 field("conversionReviewVersions", (0, 3), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUP: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUP: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3940,12 +3940,12 @@ field("preferredVersion", (0, 3), false, Zero::Written, Object(Ref::Static(&APIM
 field("serverAddressByClientCIDRs", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
 field("versions", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUPLIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_APIGROUPLIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("groups", (0, 1), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIGROUP)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("categories", (0, 7), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("group", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
@@ -3957,19 +3957,19 @@ field("storageVersionHash", (0, 10), false, Zero::Omitted, String, Topology::Def
 field("verbs", (4, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("version", (0, 9), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCELIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_APIRESOURCELIST: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("groupVersion", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resources", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_APIRESOURCE)))), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_APIVERSIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_APIVERSIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("serverAddressByClientCIDRs", (0, 2), true, Zero::Null, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR)))), Topology::Atomic, Patch::NONE, None),
 field("versions", (0, 1), true, Zero::Null, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_CONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Condition"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_CONDITION: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Condition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 4), true, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 6), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("observedGeneration", (0, 3), false, Zero::Omitted, Int64, Topology::Default, Patch::NONE, None),
@@ -3977,7 +3977,7 @@ field("reason", (0, 5), true, Zero::Written, String, Topology::Default, Patch::N
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_DELETEOPTIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("dryRun", (0, 5), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 field("gracePeriodSeconds", (0, 1), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -3987,36 +3987,36 @@ field("orphanDependents", (0, 3), false, Zero::Kept, Bool, Topology::Default, Pa
 field("preconditions", (0, 2), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS)), Topology::Default, Patch::NONE, None),
 field("propagationPolicy", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.FieldSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_FIELDSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.FieldSelectorRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupResource"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_GROUPRESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupResource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("group", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("resource", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupVersionForDiscovery"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_GROUPVERSIONFORDISCOVERY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.GroupVersionForDiscovery"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("groupVersion", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("version", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"), atomic: true, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTOR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("matchExpressions", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT)))), Topology::Atomic, Patch::NONE, None),
 field("matchLabels", (0, 1), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_LABELSELECTORREQUIREMENT: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("key", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("operator", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("values", (0, 3), false, Zero::Omitted, List(Ref::Static(&String)), Topology::Atomic, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_LISTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_LISTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("continue", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("remainingItemCount", (0, 4), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
 field("resourceVersion", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("selfLink", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("shardInfo", (0, 5), false, Zero::Omitted, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_SHARDINFO)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_MANAGEDFIELDSENTRY: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("fieldsType", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("fieldsV1", (0, 7), false, Zero::Omitted, Any, Topology::Default, Patch::NONE, None),
@@ -4025,7 +4025,7 @@ field("operation", (0, 2), false, Zero::Omitted, String, Topology::Default, Patc
 field("subresource", (0, 8), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("time", (0, 4), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("annotations", (0, 12), false, Zero::Omitted, Map(Ref::Static(&String)), Topology::Default, Patch::NONE, None),
 field("creationTimestamp", (0, 8), false, Zero::Omitted, Time, Topology::Default, Patch::NONE, None),
 field("deletionGracePeriodSeconds", (0, 10), false, Zero::Kept, Int64, Topology::Default, Patch::NONE, None),
@@ -4042,7 +4042,7 @@ field("resourceVersion", (0, 6), false, Zero::Omitted, String, Topology::Default
 field("selfLink", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference"), atomic: true, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_OWNERREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 5), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("blockOwnerDeletion", (0, 7), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
 field("controller", (0, 6), false, Zero::Kept, Bool, Topology::Default, Patch::NONE, None),
@@ -4050,18 +4050,18 @@ field("kind", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 4), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_PRECONDITIONS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("resourceVersion", (0, 2), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("uid", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ServerAddressByClientCIDR"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_SERVERADDRESSBYCLIENTCIDR: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ServerAddressByClientCIDR"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("clientCIDR", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("serverAddress", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_SHARDINFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ShardInfo"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_SHARDINFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.ShardInfo"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("selector", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Status"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.Status"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("code", (0, 6), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
@@ -4071,12 +4071,12 @@ field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("field", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("message", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_APIS_META_V1_STATUSDETAILS: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("causes", (0, 4), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_STATUSCAUSE)))), Topology::Atomic, Patch::NONE, None),
 field("group", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -4084,7 +4084,7 @@ field("name", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NO
 field("retryAfterSeconds", (0, 5), false, Zero::Omitted, Int32, Topology::Default, Patch::NONE, None),
 field("uid", (0, 6), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static APIMACHINERY_PKG_VERSION_INFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.version.Info"), atomic: false, fields: Cow::Borrowed(&[
+pub static APIMACHINERY_PKG_VERSION_INFO: Type = Type { name: Cow::Borrowed("io.k8s.apimachinery.pkg.version.Info"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("buildDate", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("compiler", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("emulationMajor", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
@@ -4099,21 +4099,21 @@ field("minCompatibilityMinor", (0, 0), false, Zero::Omitted, String, Topology::D
 field("minor", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("platform", (0, 0), true, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService"), atomic: false, fields: Cow::Borrowed(&[
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("apiVersion", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 0), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("metadata", (0, 1), false, Zero::Written, Object(Ref::Static(&APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA)), Topology::Default, Patch::NONE, None),
 field("spec", (0, 2), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC)), Topology::Default, Patch::NONE, None),
 field("status", (0, 3), false, Zero::Written, Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS)), Topology::Default, Patch::NONE, None),
 ]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceCondition"), atomic: false, fields: Cow::Borrowed(&[
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceCondition"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("lastTransitionTime", (0, 3), false, Zero::Written, Time, Topology::Default, Patch::NONE, None),
 field("message", (0, 5), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("reason", (0, 4), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("status", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec"), atomic: false, fields: Cow::Borrowed(&[
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESPEC: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("caBundle", (0, 5), false, Zero::Omitted, Bytes, Topology::Atomic, Patch::NONE, None),
 field("group", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("groupPriorityMinimum", (0, 7), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
@@ -4122,10 +4122,10 @@ field("service", (0, 1), false, Zero::Omitted, Object(Ref::Static(&KUBE_AGGREGAT
 field("version", (0, 3), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("versionPriority", (0, 8), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceStatus"), atomic: false, fields: Cow::Borrowed(&[
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICESTATUS: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceStatus"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("conditions", (0, 1), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_APISERVICECONDITION)))), Topology::Map(Cow::Borrowed(&["type"])), Patch { merge: true, retain_keys: false, merge_key: Cow::Borrowed("type") }, None),
 ]) };
-pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference"), atomic: false, fields: Cow::Borrowed(&[
+pub static KUBE_AGGREGATOR_PKG_APIS_APIREGISTRATION_V1_SERVICEREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("name", (0, 2), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 1), false, Zero::Omitted, String, Topology::Default, Patch::NONE, None),
 field("port", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
