@@ -155,12 +155,6 @@ impl Path {
     }
 }
 
-impl From<Path> for String {
-    fn from(path: Path) -> Self {
-        path.0
-    }
-}
-
 impl From<&Path> for String {
     fn from(path: &Path) -> Self {
         path.0.clone()

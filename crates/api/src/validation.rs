@@ -286,12 +286,21 @@ fn finalizers(object: &Object, path: &Path) -> Vec<FieldError> {
     for (index, name) in object.finalizers().into_iter().enumerate() {
         let at = path.index(index);
         errors.extend(is_qualified_name(name).into_iter().map(|e| FieldError::invalid(&at, name, e)));
-        if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
+        let is_standard = matches!(name, "kubernetes" | "orphan" | "foregroundDeletion");
+        if !name.contains('/') && !is_standard && is_core(object) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(&at, name, why));
         }
     }
     errors
+}
+
+/// Upstream's own kinds are held to more than those that extend it.
+fn is_core(object: &Object) -> bool {
+    let version = object.text(&["apiVersion"]);
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    !matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io")
+        && crate::schema::of_kind(group, version, object.text(&["kind"])).is_some()
 }
 
 /// What an update may not change in metadata.

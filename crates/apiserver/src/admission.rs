@@ -123,6 +123,10 @@ pub(crate) async fn mutate(
     attributes: &Attributes<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
+    let is_ending = attributes.served.custom().is_some_and(|custom| custom.definition.is_terminating);
+    if is_ending && attributes.operation == Operation::Create {
+        return Err(attributes.forbidden("create not allowed while custom resource definition is terminating"));
+    }
     admit(server, attributes, object).await?;
     if !server.admission.is_on(policy::mutating::NAME) {
         return Ok(());

@@ -1,14 +1,96 @@
 //! Conversion between the version a client speaks and the one that is stored.
 
 mod autoscaling;
+mod webhook;
 
-use api::Object;
 use api::schema::{self, Type};
+use api::{ApiError, Object};
 use serde_json::Value;
 
+use crate::custom::{Conversion, Custom};
 use crate::registry::Served;
+use crate::server::ApiServer;
+use crate::storage::Stored;
 
-pub(crate) fn from_storage(served: &Served, mut object: Object) -> Object {
+/// An object at rest, as clients of a version see it.
+pub(crate) async fn from_storage(server: &ApiServer, served: &Served, stored: &Stored) -> Result<Object, ApiError> {
+    let object = stored.decode();
+    match served.custom() {
+        None => Ok(read(served, object)),
+        Some(_) if stored.is_plain && served.is_storage_version() => Ok(object),
+        Some(custom) => Ok(custom_objects(server, served, custom, vec![object]).await?.remove(0)),
+    }
+}
+
+/// Many at once: a webhook is asked once for all of them.
+pub(crate) async fn list_from_storage(
+    server: &ApiServer,
+    served: &Served,
+    stored: impl Iterator<Item = &Stored>,
+) -> Result<Vec<Object>, ApiError> {
+    match served.custom() {
+        None => Ok(stored.map(|stored| read(served, stored.decode())).collect()),
+        Some(custom) => custom_objects(server, served, custom, stored.map(Stored::decode).collect()).await,
+    }
+}
+
+/// An object of a version, as it is stored.
+pub(crate) async fn to_storage(server: &ApiServer, served: &Served, object: Object) -> Result<Object, ApiError> {
+    if served.is_storage_version() {
+        return Ok(object);
+    }
+    let Some(custom) = served.custom() else { return Ok(write(served, object)) };
+    let definition = &custom.definition;
+    let Some(storage) = definition.storage() else { return Ok(object) };
+    let converted = convert_all(server, custom, vec![object], &served.storage_version).await?;
+    Ok(converted.into_iter().next().map(|object| definition.prune(object, storage)).unwrap_or_default())
+}
+
+/// Each in what its own version says, then in the wanted one.
+async fn custom_objects(
+    server: &ApiServer,
+    served: &Served,
+    custom: &Custom,
+    objects: Vec<Object>,
+) -> Result<Vec<Object>, ApiError> {
+    let definition = &custom.definition;
+    let fitted = objects.into_iter().map(|object| definition.fit(object)).collect();
+    let wanted = served.info.api_version();
+    let converted = convert_all(server, custom, fitted, &wanted).await?;
+    Ok(converted.into_iter().map(|object| definition.prune(object, custom.version())).collect())
+}
+
+async fn convert_all(
+    server: &ApiServer,
+    custom: &Custom,
+    mut objects: Vec<Object>,
+    wanted: &str,
+) -> Result<Vec<Object>, ApiError> {
+    match &custom.definition.conversion {
+        Conversion::None => {
+            objects.iter_mut().for_each(|object| drop(object.insert("apiVersion".into(), wanted.into())));
+            Ok(objects)
+        }
+        Conversion::Webhook(config, reviews) => webhook::convert(server, config, reviews, objects, wanted).await,
+    }
+}
+
+/// For who manages what: fields are compared in the version their manager speaks. A webhook is not asked for that, so its
+/// versions are taken to have the same fields.
+pub(crate) fn between(from: Option<&Served>, to: Option<&Served>, wanted: &str, mut object: Object) -> Object {
+    if let Some(from) = from {
+        object = write(from, object);
+    }
+    match to {
+        Some(to) => read(to, object),
+        None => {
+            object.insert("apiVersion".into(), wanted.into());
+            object
+        }
+    }
+}
+
+fn read(served: &Served, mut object: Object) -> Object {
     if served.is_storage_version() {
         return object;
     }
@@ -22,7 +104,7 @@ pub(crate) fn from_storage(served: &Served, mut object: Object) -> Object {
     object
 }
 
-pub(crate) fn to_storage(served: &Served, mut object: Object) -> Object {
+fn write(served: &Served, mut object: Object) -> Object {
     if served.is_storage_version() {
         return object;
     }

@@ -14,6 +14,12 @@ use crate::server::ApiServer;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// What is served at the moment of the request.
+struct All<'a> {
+    server: &'a ApiServer,
+    served: Vec<Arc<Served>>,
+}
+
 pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
     let parts: Vec<&str> = context.info.path.trim_matches('/').split('/').collect();
     let ok = |value: &Value| Ok(respond(StatusCode::OK, &context.accept()?, value));
@@ -21,14 +27,16 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     let wants_aggregated = accept.contains("as=APIGroupDiscoveryList")
         && accept.contains("v=v2")
         && !accept.starts_with("application/json,");
-    let unknown = |name: &str| !server.registry.all().iter().any(|served| served.info.group == name);
+    let server = &All { server, served: server.all_served() };
+    let unknown = |name: &str| !server.served.iter().any(|served| served.info.group == name);
     match parts.as_slice() {
         ["apis", name, ..] if unknown(name) => Ok(page_not_found()),
         [""] => ok(&json!({"paths": paths(server)})),
         ["api"] if wants_aggregated => Ok(aggregated(server, context, true)),
         ["apis"] if wants_aggregated => Ok(aggregated(server, context, false)),
         ["api"] => {
-            let address = format!("{}:{}", server.config.advertise_address, server.config.secure_port);
+            let config = &server.server.config;
+            let address = format!("{}:{}", config.advertise_address, config.secure_port);
             ok(&json!({
                 "kind": "APIVersions", "versions": ["v1"],
                 "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
@@ -50,12 +58,15 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
             }
             ok(&value)
         }
-        ["apis", name, version] => ok(&resource_list(server, name, version)?),
+        ["apis", name, version] => match resource_list(server, name, version) {
+            Err(_) if !server.server.registry.has_group(name) => Ok(page_not_found()),
+            list => ok(&list?),
+        },
         _ => Err(ApiError::no_such_resource()),
     }
 }
 
-fn paths(server: &ApiServer) -> Vec<String> {
+fn paths(server: &All<'_>) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/api",
         "/api/v1",
@@ -79,9 +90,9 @@ fn paths(server: &ApiServer) -> Vec<String> {
 }
 
 /// The named groups with their versions, preferred first.
-fn groups(server: &ApiServer) -> Vec<(String, Vec<String>)> {
+fn groups(server: &All<'_>) -> Vec<(String, Vec<String>)> {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-    for served in server.registry.all().iter().filter(|served| !served.info.group.is_empty()) {
+    for served in server.served.iter().filter(|served| !served.info.group.is_empty()) {
         let (group, version) = (&served.info.group, &served.info.version);
         match groups.iter_mut().find(|(name, _)| name == group) {
             Some((_, versions)) if versions.contains(version) => (),
@@ -100,12 +111,14 @@ fn group(name: &str, versions: &[String]) -> Value {
     })
 }
 
-fn resource_list(server: &ApiServer, group: &str, version: &str) -> Result<Value, ApiError> {
+fn resource_list(server: &All<'_>, group: &str, version: &str) -> Result<Value, ApiError> {
     let served: Vec<&Arc<Served>> =
-        server.registry.all().iter().filter(|s| s.info.group == group && s.info.version == version).collect();
+        server.served.iter().filter(|s| s.info.group == group && s.info.version == version).collect();
     let first = served.first().ok_or_else(ApiError::no_such_resource)?;
     let mut resources: Vec<Value> = served.iter().flat_map(|served| entries(served)).collect();
-    resources.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    if first.custom().is_none() {
+        resources.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    }
     Ok(json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.info.api_version(), "resources": resources,
     }))
@@ -118,7 +131,7 @@ fn name_of(entry: &Value) -> &str {
 fn entries(served: &Served) -> Vec<Value> {
     let info = &served.info;
     let mut main = json!({
-        "name": info.plural, "singularName": info.singular, "namespaced": info.namespaced, "kind": info.kind, "verbs": info.verbs,
+        "name": info.plural, "singularName": info.singular, "namespaced": info.namespaced, "kind": info.kind, "verbs": verbs(served),
     });
     if let Some(map) = main.as_object_mut() {
         optional(map, "shortNames", &info.short_names);
@@ -141,6 +154,13 @@ fn entries(served: &Served) -> Vec<Value> {
     std::iter::once(main).chain(subresources).collect()
 }
 
+/// Of what is about to go, what is left can be seen and removed; that it can still be changed is not told.
+fn verbs(served: &Served) -> Vec<&str> {
+    let is_ending = served.custom().is_some_and(|custom| custom.definition.is_terminating);
+    let told = |verb: &&str| !is_ending || !matches!(*verb, "create" | "patch" | "update");
+    served.info.verbs.iter().map(String::as_str).filter(told).collect()
+}
+
 fn optional(map: &mut Map<String, Value>, key: &str, list: &[String]) {
     if !list.is_empty() {
         map.insert(key.into(), json!(list));
@@ -158,7 +178,7 @@ fn storage_version_hash(served: &Served) -> String {
     base64::engine::general_purpose::STANDARD.encode(digest.as_ref().get(..8).unwrap_or_default())
 }
 
-fn aggregated(server: &ApiServer, context: &Context, core: bool) -> Response<Body> {
+fn aggregated(server: &All<'_>, context: &Context, core: bool) -> Response<Body> {
     let groups = if core { vec![(String::new(), vec!["v1".to_owned()])] } else { groups(server) };
     let items: Vec<Value> = groups
         .iter()
@@ -166,7 +186,7 @@ fn aggregated(server: &ApiServer, context: &Context, core: bool) -> Response<Bod
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
-                    let served = server.registry.all().iter();
+                    let served = server.served.iter();
                     let mut resources: Vec<Value> = served
                         .filter(|s| s.info.group == *name && s.info.version == *version)
                         .map(|served| aggregated_resource(served))
@@ -206,7 +226,7 @@ fn aggregated_resource(served: &Served) -> Value {
     let info = &served.info;
     let mut entry = json!({
         "resource": info.plural, "responseKind": {"group": info.group, "version": info.version, "kind": info.kind},
-        "scope": if info.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": info.singular, "verbs": info.verbs,
+        "scope": if info.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": info.singular, "verbs": verbs(served),
     });
     let Some(map) = entry.as_object_mut() else { return entry };
     optional(map, "shortNames", &info.short_names);

@@ -41,18 +41,18 @@ pub(crate) struct FieldManager<'a> {
 
 impl Versions for FieldManager<'_> {
     fn schema(&self, api_version: &str) -> Option<&Type> {
-        self.version(api_version).map(|served| &*served.schema)
+        let Some(custom) = self.served.custom() else {
+            return self.version(api_version).map(|served| &*served.schema);
+        };
+        let (group, name) = api_version.split_once('/')?;
+        let definition = &custom.definition;
+        let version = definition.versions.iter().find(|version| version.name == name && definition.group == group)?;
+        Some(definition.schema(version))
     }
 
     fn convert(&self, object: &Object, from: &str, to: &str) -> Object {
-        let mut object = object.clone();
-        if let Some(from) = self.version(from) {
-            object = convert::to_storage(from, object);
-        }
-        match self.version(to) {
-            Some(to) => convert::from_storage(to, object),
-            None => object,
-        }
+        let known = |version: &str| self.version(version).filter(|_| self.served.custom().is_none());
+        convert::between(known(from), known(to), to, object.clone())
     }
 }
 

@@ -21,6 +21,7 @@ mod write;
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
+use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::Value;
 
@@ -56,7 +57,11 @@ async fn generic(
         "" => &served.info.verbs,
         name => {
             let found = served.info.subresources.iter().find(|sub| sub.name == name);
-            &found.ok_or_else(ApiError::no_such_resource)?.verbs
+            let missing = || match served.custom() {
+                Some(_) => ApiError::not_found(served.group_resource(), &info.name),
+                None => ApiError::no_such_resource(),
+            };
+            &found.ok_or_else(missing)?.verbs
         }
     };
     if !verbs.iter().any(|verb| verb == info.verb) {
@@ -101,7 +106,7 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
     }
     let stored = cache.get(&served.key(&info.namespace, &info.name));
     let stored = stored.ok_or_else(|| ApiError::not_found(served.group_resource(), &info.name))?;
-    if accept.form == http::Form::Whole && served.is_storage_version() {
+    if accept.form == http::Form::Whole && served.is_storage_version() && stored.is_plain {
         let bytes = match accept.encoding {
             http::Encoding::Json => {
                 let mut bytes = Vec::with_capacity(stored.size());
@@ -118,7 +123,7 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
             return Ok(http::respond_bytes(StatusCode::OK, accept.content_type(), bytes));
         }
     }
-    let object = convert::from_storage(served, stored.decode());
+    let object = convert::from_storage(server, served, &stored).await?;
     Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
 }
 
@@ -166,10 +171,37 @@ fn wrong_kind(served: &Served, kind: &str, version: &str) -> ApiError {
     })
 }
 
+/// A custom resource must say what it is; that it is of the right kind is seen with the rest of its fields.
+fn check_custom_type(served: &Served, object: &Object) -> Result<(), ApiError> {
+    let (kind, version, expected) = (object.text(&["kind"]), object.text(&["apiVersion"]), served.info.api_version());
+    if kind.is_empty() {
+        let shown = Value::Object(object.clone()).to_string();
+        let head = shown.get(..30).map_or(shown.clone(), |head| format!("{head} ..."));
+        let wanted = &served.info.kind;
+        return Err(ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{shown}' ({head})"
+        )));
+    }
+    if version != expected {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({expected})"
+        )));
+    }
+    if kind != served.info.kind {
+        let error = FieldError::invalid("kind", kind, format!("must be {}", served.info.kind));
+        return Err(ApiError::invalid(&served.info.group, kind, object.name(), &[error]));
+    }
+    Ok(())
+}
+
 /// Fits an object to its kind; tells of fields the kind does not have and of those that came twice.
 fn conform(served: &Served, context: &Context, mut object: Object, duplicates: &[String]) -> Result<Object, ApiError> {
     let (kind, version) = (object.text(&["kind"]).to_owned(), object.text(&["apiVersion"]).to_owned());
-    if (!kind.is_empty() && kind != served.info.kind) || (!version.is_empty() && version != served.info.api_version()) {
+    if served.custom().is_some() {
+        check_custom_type(served, &object)?;
+    } else if (!kind.is_empty() && kind != served.info.kind)
+        || (!version.is_empty() && version != served.info.api_version())
+    {
         return Err(wrong_kind(served, &kind, &version));
     }
     object.insert("kind".into(), served.info.kind.clone().into());

@@ -185,6 +185,11 @@ impl Accept {
         Self::choose(headers, query, |accept| accept.form != Form::Table)
     }
 
+    /// For what has no protobuf form; metadata alone has one.
+    pub(crate) fn without_protobuf(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+        Self::choose(headers, query, |accept| accept.encoding != Encoding::Protobuf || accept.form != Form::Whole)
+    }
+
     fn choose(headers: &HeaderMap, query: &Query, possible: impl Fn(&Self) -> bool) -> Result<Self, ApiError> {
         let mut accept = match headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) {
             None | Some("") => Self::default(),

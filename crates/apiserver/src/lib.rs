@@ -6,6 +6,7 @@ mod auth;
 mod bootstrap;
 mod convert;
 mod cors;
+mod custom;
 mod discovery;
 mod field_manager;
 mod handlers;
@@ -25,6 +26,7 @@ mod storage;
 mod strategy;
 mod streaming;
 mod table;
+mod webhook;
 
 pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};

@@ -37,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) decision: Option<String>,
     /// The path leads to something; only then is it worth a metric of its own.
     is_served: AtomicBool,
+    /// The objects it leads to have no protobuf form.
+    has_no_protobuf: AtomicBool,
     warnings: Mutex<Vec<String>>,
     annotations: Mutex<BTreeMap<String, String>>,
 }
@@ -52,6 +54,7 @@ impl Context {
             refused: None,
             decision: None,
             is_served: AtomicBool::new(false),
+            has_no_protobuf: AtomicBool::new(false),
             warnings: Mutex::default(),
             annotations: Mutex::default(),
         }
@@ -72,7 +75,10 @@ impl Context {
     }
 
     pub(crate) fn accept(&self) -> Result<Accept, ApiError> {
-        Accept::of(&self.headers, &self.query)
+        match self.has_no_protobuf.load(Ordering::Relaxed) {
+            true => Accept::without_protobuf(&self.headers, &self.query),
+            false => Accept::of(&self.headers, &self.query),
+        }
     }
 
     /// Checks what a write asks for beside its object; tells whether it is only a rehearsal. `kind` is the options' kind.
@@ -198,16 +204,21 @@ impl ApiServer {
             return response;
         }
         let info = &context.info;
-        let served = self.registry.find(&info.group, &info.version, &info.resource);
-        let Some(served) = served.cloned() else {
-            let known =
-                info.group.is_empty() || self.registry.all().iter().any(|served| served.info.group == info.group);
+        let Some(served) = self.find(&info.group, &info.version, &info.resource) else {
+            let known = info.group.is_empty() || self.registry.has_group(&info.group);
             return if known { Err(ApiError::no_such_resource()) } else { Ok(page_not_found()) };
         };
+        if let Some(custom) = served.custom() {
+            context.has_no_protobuf.store(true, Ordering::Relaxed);
+            custom.version().warning.iter().for_each(|warning| context.warn(warning.clone()));
+        }
         if info.subresource.is_empty() || served.info.has_subresource(&info.subresource) {
             context.is_served.store(true, Ordering::Relaxed);
         }
-        handlers::check_scope(&served, info)?;
+        match handlers::check_scope(&served, info) {
+            Err(_) if served.custom().is_some() => return Ok(page_not_found()),
+            checked => checked?,
+        }
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, context, request).await;
         }

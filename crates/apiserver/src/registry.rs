@@ -1,27 +1,68 @@
 //! The resources that are served: what a path leads to.
+//!
+//! The built-in ones never change. The custom ones are a table of their own, replaced as a whole whenever a definition
+//! changes: a request keeps the entry it began with.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use api::GroupResource;
 use api::resources::Resource;
-use api::schema::{self, Ref, Type};
+use api::schema::{self, Type};
+use tokio_util::sync::CancellationToken;
 
+use crate::custom::Custom;
 use crate::storage::{Cache, Feed, PREFIX};
 use crate::strategy::{self, Strategy};
 
 /// A resource in one version: everything the generic path needs to know of it.
 pub(crate) struct Served {
     pub info: Resource,
-    pub schema: Ref<Type>,
-    pub strategy: &'static dyn Strategy,
+    /// What its lists are called.
+    pub list_kind: String,
+    pub schema: Schema,
     /// `None` for resources that are computed or only created, such as reviews.
     pub cache: Option<Arc<Cache>>,
     /// The version objects are stored in.
     pub storage_version: String,
+    /// Something else is served in its place from now on, or nothing: watches end.
+    pub retired: CancellationToken,
+}
+
+/// Where the rules of a resource come from.
+#[derive(Clone)]
+pub(crate) enum Schema {
+    Builtin(&'static Type, &'static dyn Strategy),
+    Custom(Arc<Custom>),
+}
+
+impl Deref for Schema {
+    type Target = Type;
+
+    fn deref(&self) -> &Type {
+        match self {
+            Self::Builtin(schema, _) => schema,
+            Self::Custom(custom) => custom.schema(),
+        }
+    }
 }
 
 impl Served {
+    pub(crate) fn strategy(&self) -> &dyn Strategy {
+        match &self.schema {
+            Schema::Builtin(_, strategy) => *strategy,
+            Schema::Custom(custom) => &**custom,
+        }
+    }
+
+    pub(crate) fn custom(&self) -> Option<&Arc<Custom>> {
+        match &self.schema {
+            Schema::Builtin(..) => None,
+            Schema::Custom(custom) => Some(custom),
+        }
+    }
+
     pub(crate) fn group_resource(&self) -> GroupResource<'_> {
         GroupResource { group: &self.info.group, resource: &self.info.plural }
     }
@@ -37,14 +78,16 @@ impl Served {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Registry {
     served: Vec<Arc<Served>>,
-    by_path: HashMap<(String, String, String), Arc<Served>>,
+    /// By plural name, so that finding one takes no new text.
+    by_plural: HashMap<String, Vec<Arc<Served>>>,
 }
 
 impl Registry {
     pub(crate) fn builtin(feed: &Feed) -> Self {
-        let mut registry = Self { served: Vec::new(), by_path: HashMap::new() };
+        let mut registry = Self::default();
         let resources = api::resources::builtin();
         for info in resources {
             let Some(schema) = schema::of_kind(&info.group, &info.version, &info.kind) else { continue };
@@ -60,25 +103,42 @@ impl Registry {
                     first.map(Resource::api_version).unwrap_or_default()
                 }
             };
-            registry.add(Served { info: info.clone(), schema: Ref::Static(schema), strategy, cache, storage_version });
+            registry.add(Arc::new(Served {
+                info: info.clone(),
+                list_kind: format!("{}List", info.kind),
+                schema: Schema::Builtin(schema, strategy),
+                cache,
+                storage_version,
+                retired: CancellationToken::new(),
+            }));
         }
         registry
     }
 
-    fn add(&mut self, served: Served) {
-        let served = Arc::new(served);
-        let path = (served.info.group.clone(), served.info.version.clone(), served.info.plural.clone());
-        self.by_path.insert(path, served.clone());
+    /// A table of custom resources, in discovery's order.
+    pub(crate) fn of(served: impl IntoIterator<Item = Arc<Served>>) -> Self {
+        let mut registry = Self::default();
+        served.into_iter().for_each(|served| registry.add(served));
+        registry
+    }
+
+    fn add(&mut self, served: Arc<Served>) {
+        self.by_plural.entry(served.info.plural.clone()).or_default().push(served.clone());
         self.served.push(served);
     }
 
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        let same_name = self.by_plural.get(plural)?;
+        same_name.iter().find(|served| served.info.group == group && served.info.version == version)
     }
 
     /// Any version of a resource; all share one cache.
     pub(crate) fn stored(&self, group: &str, plural: &str) -> Option<&Arc<Served>> {
-        self.served.iter().find(|s| s.info.group == group && s.info.plural == plural)
+        self.by_plural.get(plural)?.iter().find(|served| served.info.group == group)
+    }
+
+    pub(crate) fn has_group(&self, group: &str) -> bool {
+        self.served.iter().any(|served| served.info.group == group)
     }
 
     pub(crate) fn all(&self) -> &[Arc<Served>] {

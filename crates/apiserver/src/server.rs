@@ -1,9 +1,11 @@
 //! The API server as an object: what it is built from, and what its handlers share.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::{ApiError, Object};
+use parking_lot::Mutex;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,10 +22,12 @@ use crate::auth::settings::{AuthError, AuthSettings};
 use crate::auth::tokens::ServiceAccountKey;
 use crate::auth::x509::Certificates;
 use crate::cors::Cors;
+use crate::custom;
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
-use crate::registry::Registry;
+use crate::registry::{Registry, Served};
 use crate::storage::Feed;
+use crate::webhook::Webhooks;
 
 /// How the API server is set up; upstream's flags of the same names fill it.
 pub struct Config {
@@ -68,7 +72,13 @@ pub enum StartError {
 pub struct ApiServer {
     pub(crate) config: Config,
     pub(crate) feed: Arc<Feed>,
+    /// What is built in.
     pub(crate) registry: Registry,
+    /// What is defined by users.
+    pub(crate) custom: custom::Resources,
+    pub(crate) webhooks: Webhooks,
+    /// The definitions whose objects are being removed, by their identity.
+    pub(crate) cleaning: Mutex<HashSet<String>>,
     pub(crate) certificates: Certificates,
     pub(crate) authenticator: Authenticator,
     pub(crate) authorizer: Authorizer,
@@ -106,6 +116,9 @@ impl ApiServer {
             config,
             feed,
             registry,
+            custom: custom::Resources::default(),
+            webhooks: Webhooks::default(),
+            cleaning: Mutex::default(),
             certificates,
             authenticator,
             authorizer,
@@ -120,6 +133,7 @@ impl ApiServer {
             drain,
             tasks: TaskTracker::new(),
         });
+        custom::start(&server).await?;
         crate::bootstrap::run(&server).await?;
         Ok(server)
     }
@@ -140,6 +154,16 @@ impl ApiServer {
         let start: Arc<str> = format!("{namespace}/").into();
         let own = snapshot.objects.range(start..).map(|(_, stored)| stored);
         own.take_while(|stored| stored.namespace() == namespace).map(|stored| stored.decode()).collect()
+    }
+
+    /// What a path leads to.
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
+        self.registry.find(group, version, plural).cloned().or_else(|| self.custom.find(group, version, plural))
+    }
+
+    /// Everything that is served, the built-in first.
+    pub(crate) fn all_served(&self) -> Vec<Arc<Served>> {
+        self.registry.all().iter().chain(self.custom.load().all()).cloned().collect()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

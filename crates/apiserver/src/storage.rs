@@ -11,7 +11,8 @@ mod writes;
 pub(crate) use cache::{Cache, Place, Snapshot, WatchError};
 pub(crate) use feed::Feed;
 pub(crate) use follow::{Follower, Step};
-pub(crate) use stored::{Change, EventType, Stored, frame};
+pub(crate) use stored::{Change, EventType, Examine, Reading, Stored, frame};
+pub(crate) use texts::Texts;
 pub(crate) use writes::{Beside, Precondition, WriteError};
 
 /// The root of everything upstream stores.

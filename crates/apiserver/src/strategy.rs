@@ -9,6 +9,7 @@ mod batch;
 mod certificates;
 mod check;
 mod core;
+pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
 mod networking;
@@ -51,6 +52,16 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// Changes of the status count, too.
+    fn counts_status(&self) -> bool {
+        false
+    }
+
+    /// A PUT says which version of the object it replaces.
+    fn needs_version(&self) -> bool {
+        false
+    }
+
     /// A client's word on status is dropped at creation; the few that keep it say so.
     fn keeps_status_on_create(&self) -> bool {
         false
@@ -59,6 +70,9 @@ pub(crate) trait Strategy: Send + Sync {
     fn prepare_for_create(&self, _object: &mut Object) {}
 
     fn prepare_for_update(&self, _new: &mut Object, _old: &Object) {}
+
+    /// What a first deletion changes, beside the time of it.
+    fn prepare_for_delete(&self, _object: &mut Object) {}
 
     /// The same for a write through a subresource.
     fn prepare_part(&self, _subresource: &str, _new: &mut Object, _old: &Object) {}
@@ -84,6 +98,11 @@ pub(crate) trait Strategy: Send + Sync {
 
     /// What holds for a write through another subresource.
     fn validate_part(&self, _subresource: &str, _new: &Object, _old: &Object) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// What is worth telling of an object that may be created.
+    fn warnings(&self, _object: &Object) -> Vec<String> {
         Vec::new()
     }
 
@@ -144,6 +163,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("storage.k8s.io", "csinodes") => &storage::CsiNodes,
         ("storage.k8s.io", "csistoragecapacities") => &storage::CsiStorageCapacities,
         ("storage.k8s.io", "volumeattachments") => &storage::VolumeAttachments,
+        ("apiextensions.k8s.io", "customresourcedefinitions") => &definitions::Definitions,
         ("apiregistration.k8s.io", "apiservices") => &core::ApiServices,
         ("certificates.k8s.io", "certificatesigningrequests") => &certificates::CertificateSigningRequests,
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ::http::{Request, Response};
 use api::ApiError;
 
+pub(crate) use self::target::service_endpoint;
 use crate::auth;
 use crate::http::Body;
 use crate::pipeline::Context;

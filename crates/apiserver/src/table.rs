@@ -1,6 +1,6 @@
 //! Objects as table rows, with the columns upstream prints.
 
-mod age;
+pub(crate) mod age;
 mod cluster;
 mod columns;
 mod networking;
@@ -10,6 +10,7 @@ mod storage;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use crate::custom::PrinterColumn;
 use crate::registry::Served;
 
 /// One column: how it is described, and how its cell is read from an object.
@@ -46,7 +47,10 @@ const CREATED: Column =
 
 /// A `Table` of `objects`; `include` says how much of each object its row carries.
 pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: Value, include: Option<&str>) -> Value {
-    let columns = columns::of(&served.info.group, &served.info.plural);
+    let (columns, printed): (_, &[PrinterColumn]) = match served.custom() {
+        Some(custom) => (&[NAME][..], &custom.version().columns),
+        None => (columns::of(&served.info.group, &served.info.plural), &[]),
+    };
     let definitions: Vec<Value> = columns
         .iter()
         .map(|column| {
@@ -56,6 +60,7 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
                 "priority": column.priority,
             })
         })
+        .chain(printed.iter().map(PrinterColumn::definition))
         .collect();
     let mut ordered: Vec<&Object> = objects.iter().collect();
     if served.info.plural == "flowschemas" {
@@ -65,7 +70,11 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
     let rows: Vec<Value> = ordered
         .into_iter()
         .map(|object| {
-            let cells: Vec<Value> = columns.iter().map(|column| (column.cell)(object)).collect();
+            let mut cells: Vec<Value> = columns.iter().map(|column| (column.cell)(object)).collect();
+            if !printed.is_empty() {
+                let whole = Value::Object(object.clone());
+                cells.extend(printed.iter().map(|column| column.cell(&whole)));
+            }
             let carried = match include {
                 Some("None") => Value::Null,
                 Some("Object") => Value::Object(object.clone()),
@@ -88,7 +97,7 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
 }
 
 /// What upstream says of the columns that every kind has.
-fn description(column: &str) -> &'static str {
+pub(crate) fn description(column: &str) -> &'static str {
     let field = match column {
         "Name" => "name",
         "Age" | "Created At" => "creationTimestamp",

@@ -91,7 +91,7 @@ impl Walk {
             (Shape::Bool, other) => format!("expected boolean, got {}", go_type(other)),
             (Shape::List(_), other) => format!("expected list, got {}", go_value(other)),
             (Shape::Object(_) | Shape::Map(_), other) => format!("expected map, got {}", go_value(other)),
-            (_, other) => format!("expected string, got {}", go_value(other)),
+            (_, other) => format!("expected string, got {}", go_syntax(other)),
         };
         self.fail(why);
     }
@@ -116,7 +116,7 @@ impl Walk {
                 if other.is_string() {
                     return;
                 }
-                format!("expected string, got {}", go_value(other))
+                format!("expected string, got {}", go_syntax(other))
             }
             (Kind::String | Kind::IntOrString, other @ (Value::Object(_) | Value::Array(_))) => {
                 format!("expected any scalar, got {}", go_value(other))
@@ -141,6 +141,24 @@ fn go_type(value: &Value) -> &'static str {
 
 fn go_value(value: &Value) -> String {
     format!("&{{{value}}}")
+}
+
+/// A value as it would be written in upstream's language.
+fn go_syntax(value: &Value) -> String {
+    fn inner(value: &Value) -> String {
+        match value {
+            Value::Null => "interface {}(nil)".to_owned(),
+            Value::Array(items) => {
+                format!("[]interface {{}}{{{}}}", items.iter().map(inner).collect::<Vec<_>>().join(", "))
+            }
+            Value::Object(map) => {
+                let fields = map.iter().map(|(key, value)| format!("{key:?}:{}", inner(value)));
+                format!("map[string]interface {{}}{{{}}}", fields.collect::<Vec<_>>().join(", "))
+            }
+            scalar => scalar.to_string(),
+        }
+    }
+    format!("&value.valueUnstructured{{Value:{}}}", inner(value))
 }
 
 #[cfg(test)]

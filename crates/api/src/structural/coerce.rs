@@ -49,7 +49,7 @@ pub fn coerce(
                         let at = path.child("metadata");
                         unknown.extend(dropped.iter().map(|name| format!("{at}.{name}")));
                     }
-                    Err(error) => return Err(FieldError::invalid(path.child("metadata"), whole, error.to_string())),
+                    Err(error) => return Err(FieldError::invalid(&path.child("metadata"), whole, error.to_string())),
                 }
             }
             for (name, inner) in map.iter_mut() {
@@ -79,7 +79,7 @@ fn types(map: &mut Map<String, Value>, path: &Path, malformed: Malformed) -> Res
         match map.get(name) {
             None | Some(Value::String(_)) => (),
             Some(_) if malformed == Malformed::Dropped => drop(map.remove(name)),
-            Some(other) => return Err(FieldError::invalid(path.child(name), other.clone(), "must be a string")),
+            Some(other) => return Err(FieldError::invalid(&path.child(name), other.clone(), "must be a string")),
         }
     }
     Ok(())
@@ -113,30 +113,30 @@ fn resource(map: &Map<String, Value>, path: &Path, errors: &mut Vec<FieldError>)
     for name in ["apiVersion", "kind"] {
         let at = path.child(name);
         match map.get(name) {
-            None => errors.push(FieldError::required(at, "")),
+            None => errors.push(FieldError::required(&at, "")),
             Some(Value::String(text)) if text.is_empty() => {
-                errors.push(FieldError::invalid(at, "", "must not be empty"));
+                errors.push(FieldError::invalid(&at, "", "must not be empty"));
             }
             Some(Value::String(text)) if name == "apiVersion" => {
                 if text.matches('/').count() > 1 {
                     let why = format!("unexpected GroupVersion string: {text}");
-                    errors.push(FieldError::invalid(at, text.as_str(), why));
+                    errors.push(FieldError::invalid(&at, text.as_str(), why));
                 }
             }
             Some(Value::String(text)) => {
                 let wrong = validation::is_dns_1035(&text.to_lowercase());
                 if !wrong.is_empty() {
                     let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
-                    errors.push(FieldError::invalid(at, text.as_str(), why));
+                    errors.push(FieldError::invalid(&at, text.as_str(), why));
                 }
             }
-            Some(other) => errors.push(FieldError::invalid(at, other.clone(), "must be a string")),
+            Some(other) => errors.push(FieldError::invalid(&at, other.clone(), "must be a string")),
         }
     }
     let Some(metadata) = map.get("metadata") else { return };
     let mut fitted = metadata.clone();
     if let Err(error) = decode::conform(&mut fitted, &OBJECT_META) {
-        errors.push(FieldError::invalid(path.child("metadata"), metadata.clone(), error.to_string()));
+        errors.push(FieldError::invalid(&path.child("metadata"), metadata.clone(), error.to_string()));
         return;
     }
     let Value::Object(mut fitted) = fitted else { return };

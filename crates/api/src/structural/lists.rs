@@ -21,7 +21,7 @@ pub fn lists(value: &Value, schema: &Structural, path: &Path, errors: &mut Vec<F
                 ListType::Set => {
                     let keys: Vec<String> = items.iter().map(Value::to_string).collect();
                     let twice = repeated(&keys).into_iter().filter_map(|index| Some((index, items.get(index)?)));
-                    errors.extend(twice.map(|(index, item)| FieldError::duplicate(path.index(index), item.clone())));
+                    errors.extend(twice.map(|(index, item)| FieldError::duplicate(&path.index(index), item.clone())));
                 }
                 ListType::Map(keys) => keyed(items, keys, path, errors),
             }
@@ -39,7 +39,7 @@ fn keyed(items: &[Value], names: &[Box<str>], path: &Path, errors: &mut Vec<Fiel
     let odd = items.iter().enumerate().find(|(_, item)| !item.is_object() && !item.is_null());
     if let Some((index, item)) = odd {
         let why = "must be an object for an array of list-type map";
-        errors.push(FieldError::invalid(path.index(index), item.clone(), why));
+        errors.push(FieldError::invalid(&path.index(index), item.clone(), why));
         return;
     }
     let key = |item: &Value| -> Value {
@@ -49,7 +49,7 @@ fn keyed(items: &[Value], names: &[Box<str>], path: &Path, errors: &mut Vec<Fiel
     let keys: Vec<Value> = items.iter().map(key).collect();
     let texts: Vec<String> = keys.iter().map(Value::to_string).collect();
     let twice = repeated(&texts).into_iter().filter_map(|index| Some((index, keys.get(index)?)));
-    errors.extend(twice.map(|(index, key)| FieldError::duplicate(path.index(index), key.clone())));
+    errors.extend(twice.map(|(index, key)| FieldError::duplicate(&path.index(index), key.clone())));
 }
 
 /// Where each value comes for the second time; a third time is not told.

@@ -33,13 +33,15 @@ pub(super) fn numbers(number: &Number, kind: Kind, format: &str, rules: &Rules, 
     };
     if let Some(factor) = rules.multiple_of {
         bound_in_range("MultipleOf", factor, kind, format, path, outcome);
-        let fits = match integer {
-            Some(integer) if factor.trunc() >= 1.0 => integer % (factor.trunc() as i64) == 0,
-            _ if factor < 1.0 => (1.0 / factor * value).fract() == 0.0,
-            _ => (value / factor).fract() == 0.0,
-        };
-        if !fits {
-            complain(outcome, "a multiple of", factor);
+        match integer {
+            // Of whole numbers the factor is taken as whole, too.
+            Some(_) if factor.trunc() <= 0.0 => {
+                let why = format!("factor MultipleOf declared for {path} must be positive: 0");
+                outcome.add(Complaint::invalid(path, "0".into(), why));
+            }
+            Some(integer) if integer % (factor.trunc() as i64) != 0 => complain(outcome, "a multiple of", factor),
+            None if !is_multiple(value, factor) => complain(outcome, "a multiple of", factor),
+            _ => (),
         }
     }
     if let Some(min) = rules.minimum {
@@ -62,6 +64,11 @@ pub(super) fn numbers(number: &Number, kind: Kind, format: &str, rules: &Rules, 
             _ => (),
         }
     }
+}
+
+fn is_multiple(value: f64, factor: f64) -> bool {
+    let times = if factor < 1.0 { 1.0 / factor * value } else { value / factor };
+    times.fract() == 0.0
 }
 
 fn below(integer: Option<i64>, value: f64, bound: f64) -> Option<std::cmp::Ordering> {

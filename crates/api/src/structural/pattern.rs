@@ -39,17 +39,13 @@ impl PartialEq for Pattern {
     }
 }
 
-/// Larger programs than this are refused rather than built.
-const SIZE_LIMIT: usize = 4 << 20;
-
 /// Why a pattern cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("error parsing regexp: {0}")]
 pub struct PatternError(String);
 
 pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
-    let mut builder = regex::RegexBuilder::new(&translated(pattern));
-    builder.size_limit(SIZE_LIMIT).build().map_err(|error| {
+    Regex::new(&translated(pattern)).map_err(|error| {
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default();
         PatternError(last.trim_start_matches("error: ").to_owned())

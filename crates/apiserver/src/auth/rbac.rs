@@ -274,7 +274,7 @@ mod tests {
         [Source { is_role: false, namespaced: false }, Source { is_role: false, namespaced: true }];
 
     fn stored(key: &str, object: &Value) -> Stored {
-        Stored::read(key, 1, object.to_string().into(), &[]).unwrap()
+        Stored::read(key, 1, object.to_string().into(), &crate::storage::Reading::Paths(&[])).unwrap()
     }
 
     fn binding(name: &str, namespace: &str, role: (&str, &str), user: &str) -> Value {

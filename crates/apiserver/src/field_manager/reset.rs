@@ -11,6 +11,7 @@ pub(super) fn of(served: &Served, subresource: &str) -> Reset {
         ("", "podcertificaterequests") => Reset::Fields(&[]),
         ("", _) if served.info.has_subresource("status") => Reset::Fields(&[&["status"]]),
         ("finalize", _) => Reset::Fields(&[&["status"]]),
+        ("status", _) if served.custom().is_some() => Reset::Fields(&[&["metadata"], &["spec"]]),
         ("status", "deployments") => Reset::Fields(&[&["spec"], &["metadata", "labels"]]),
         ("status", "pods") => {
             Reset::Fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
@@ -30,7 +31,6 @@ pub(super) fn of(served: &Served, subresource: &str) -> Reset {
             | "podgroups"
             | "volumeattachments"
             | "storageversionmigrations"
-            | "customresourcedefinitions"
             | "apiservices",
         ) => Reset::Fields(&[&["metadata"], &["spec"]]),
         ("status", _) => Reset::Fields(&[&["spec"]]),
@@ -41,7 +41,14 @@ pub(super) fn of(served: &Served, subresource: &str) -> Reset {
             &["spec", "initContainers", "*", "resources"],
             &["spec", "initContainers", "*", "resizePolicy"],
         ]),
+        ("scale", _) if replicas_elsewhere(served) => Reset::Fields(&[&["metadata"]]),
         ("scale", _) => Reset::AllBut(&[&["spec", "replicas"]]),
         _ => Reset::Fields(&[]),
     }
+}
+
+/// A custom resource can have its replicas anywhere.
+fn replicas_elsewhere(served: &Served) -> bool {
+    let scale = served.custom().and_then(|custom| custom.version().scale.as_ref());
+    scale.is_some_and(|scale| scale.spec_replicas != ["spec", "replicas"])
 }

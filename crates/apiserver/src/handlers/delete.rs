@@ -118,7 +118,7 @@ pub(super) async fn collection(
         }
     }
     let list = json!({
-        "kind": format!("{}List", served.info.kind), "apiVersion": served.info.api_version(),
+        "kind": served.list_kind, "apiVersion": served.info.api_version(),
         "metadata": {"resourceVersion": server.feed.applied().to_string()}, "items": items,
     });
     Ok(respond(StatusCode::OK, &accept, &list))
@@ -182,8 +182,11 @@ impl Writer<'_> {
         admission::mutate(self.server, &attributes, &mut seen).await?;
         admission::judge(self.server, &attributes, &seen).await?;
         let mut new = old.clone();
+        if !old.is_terminating() {
+            self.served.strategy().prepare_for_delete(&mut new);
+        }
         propagate(&mut new, options.propagation_policy.as_deref());
-        let grace = self.served.strategy.grace_period(&old, options.grace_period_seconds).unwrap_or(0);
+        let grace = self.served.strategy().grace_period(&old, options.grace_period_seconds).unwrap_or(0);
         self.mark(&mut new, &old, grace);
         let pending = !new.finalizers().is_empty() || grace > 0 || is_namespace_held(self.served, &new);
         if self.dry_run {
@@ -195,13 +198,13 @@ impl Writer<'_> {
             let freed = admission::quota::charge(self.server, &attributes, Some(&old), None).await?;
             cache.delete(self.server.store(), &key, stored.revision, freed).await?;
             // What can go gracefully is shown as it went.
-            let graceful = self.served.strategy.grace_period(&old, Some(0)).is_some();
+            let graceful = self.served.strategy().grace_period(&old, Some(0)).is_some();
             return Ok(Deleted::Gone(if graceful { new } else { old }));
         }
         if new == old {
             return Ok(Deleted::Pending(new));
         }
-        let object = convert::to_storage(self.served, new.clone());
+        let object = convert::to_storage(self.server, self.served, new.clone()).await?;
         let revision =
             cache.put(self.server.store(), &key, &object, Precondition::At(stored.revision), Vec::new()).await?;
         if self.served.info.kind == "Namespace" {
@@ -238,10 +241,13 @@ impl Writer<'_> {
         let deadline = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace.clamp(0, 1 << 31));
         let metadata = new.metadata();
         metadata.insert("deletionTimestamp".into(), deadline.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
-        if self.served.info.kind != "Namespace" {
+        // Both go through stages of their own.
+        let is_staged = matches!(self.served.info.kind.as_str(), "Namespace" | "CustomResourceDefinition");
+        if !is_staged {
             metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
         }
-        let counted = metadata.get("generation").and_then(Value::as_i64).filter(|_| !old.is_terminating());
+        let counts = !old.is_terminating() && self.served.info.kind != "CustomResourceDefinition";
+        let counted = metadata.get("generation").and_then(Value::as_i64).filter(|_| counts);
         if let Some(generation) = counted {
             metadata.insert("generation".into(), (generation + 1).into());
         }

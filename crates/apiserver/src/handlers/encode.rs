@@ -1,7 +1,6 @@
 //! Objects and lists in the form a client asked for: whole, as table rows, or metadata alone.
 
 use api::Object;
-use api::schema::Ref;
 use serde_json::{Value, json};
 
 use crate::http::{Accept, Form};
@@ -44,7 +43,7 @@ pub(super) fn list(served: &Served, context: &Context, accept: &Accept, objects:
         Form::Whole => {
             let items: Vec<Value> = objects.iter().map(|object| item(served, object)).collect();
             json!({
-                "kind": format!("{}List", served.info.kind), "apiVersion": served.info.api_version(),
+                "kind": served.list_kind, "apiVersion": served.info.api_version(),
                 "metadata": meta, "items": items,
             })
         }
@@ -54,7 +53,7 @@ pub(super) fn list(served: &Served, context: &Context, accept: &Accept, objects:
 /// Items of a built-in kind leave their type out, as upstream's do.
 fn item(served: &Served, object: &Object) -> Value {
     let mut object = object.clone();
-    if matches!(served.schema, Ref::Static(_)) {
+    if served.custom().is_none() {
         object.remove("kind");
         object.remove("apiVersion");
     }

@@ -39,17 +39,8 @@ impl Selection {
             let (field, value) = ("metadata.name".to_owned(), context.info.name.clone());
             fields.0.push(api::selector::FieldRequirement { field, equals: true, value });
         }
-        let known = served.strategy.selectable_fields();
         for requirement in &fields.0 {
-            let field = requirement.field.as_str();
-            if !matches!(field, "metadata.name" | "metadata.namespace") && !known.contains(&field) {
-                return Err(ApiError::bad_request(match known {
-                    [] => format!(
-                        "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-                    ),
-                    _ => format!("field label not supported: {field}"),
-                }));
-            }
+            check_field(served, &requirement.field)?;
         }
         let namespaced = served.info.namespaced && !context.info.namespace.is_empty();
         let prefix = if namespaced { format!("{}/", context.info.namespace) } else { String::new() };
@@ -64,6 +55,26 @@ impl Selection {
 
     fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
+    }
+}
+
+fn check_field(served: &Served, field: &str) -> Result<(), ApiError> {
+    if matches!(field, "metadata.name" | "metadata.namespace") {
+        return Ok(());
+    }
+    let (is_known, has_any) = match served.custom() {
+        Some(custom) => (custom.version().selectable.iter().any(|(name, _)| name == field), true),
+        None => {
+            let known = served.strategy().selectable_fields();
+            (known.contains(&field), !known.is_empty())
+        }
+    };
+    match (is_known, has_any) {
+        (true, _) => Ok(()),
+        (false, true) => Err(ApiError::bad_request(format!("field label not supported: {field}"))),
+        (false, false) => Err(ApiError::bad_request(format!(
+            "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        ))),
     }
 }
 
@@ -99,8 +110,9 @@ pub(super) async fn answer(
     options::check(&context.query, false)?;
     let selection = Selection::of(served, context)?;
     let page = page(server, served, context, &selection).await?;
-    if accept.form == Form::Whole && served.is_storage_version() {
-        let meta = list_meta(&page);
+    let is_plain = || page.items.iter().all(|item| item.is_plain);
+    if accept.form == Form::Whole && served.is_storage_version() && is_plain() {
+        let meta = list_meta(served, &page);
         match accept.encoding {
             Encoding::Json => return Ok(respond_body(&accept, splice::json(served, &meta, page.items))),
             Encoding::Protobuf => {
@@ -109,13 +121,20 @@ pub(super) async fn answer(
             _ => (),
         }
     }
-    let objects: Vec<_> = page.items.iter().map(|stored| convert::from_storage(served, stored.decode())).collect();
-    let value = encode::list(served, context, &accept, &objects, list_meta(&page));
+    let objects = convert::list_from_storage(server, served, page.items.iter().map(|stored| &**stored)).await?;
+    let mut meta = list_meta(served, &page);
+    if let (Form::Table, None, Some(meta)) = (accept.form, &page.next, meta.as_object_mut()) {
+        meta.remove("continue");
+    }
+    let value = encode::list(served, context, &accept, &objects, meta);
     Ok(respond(StatusCode::OK, &accept, &value))
 }
 
-fn list_meta(page: &Page) -> Value {
+fn list_meta(served: &Served, page: &Page) -> Value {
     let mut meta = json!({"resourceVersion": page.revision.to_string()});
+    if let (true, Some(map)) = (served.custom().is_some(), meta.as_object_mut()) {
+        map.insert("continue".into(), "".into());
+    }
     if let (Some(next), Some(map)) = (&page.next, meta.as_object_mut()) {
         map.insert("continue".into(), next.clone().into());
         if let Some(remaining) = page.remaining {
@@ -250,7 +269,7 @@ async fn at_revision(
     for kv in found.kvs {
         let key = String::from_utf8_lossy(&kv.key);
         let key = key.strip_prefix(&cache.prefix).unwrap_or_default();
-        let stored = Stored::read(key, kv.mod_revision, kv.value.clone(), cache.selectable);
+        let stored = Stored::read(key, kv.mod_revision, kv.value.clone(), &cache.reading);
         items.push(Arc::new(stored.map_err(ApiError::internal)?));
     }
     Ok(items)

@@ -15,6 +15,8 @@ use crate::registry::Served;
 use crate::server::ApiServer;
 
 const UNSUPPORTED: &str = "415: Unsupported Media Type";
+const UNSUPPORTED_CUSTOM: &str = "the body of the request was in an unknown format - accepted media types include: \
+                                  application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 #[derive(Clone, Copy)]
 enum Format {
@@ -35,8 +37,9 @@ pub(super) async fn answer(
     let format = match content_type.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => Format::Json,
         "application/merge-patch+json" => Format::Merge,
-        "application/strategic-merge-patch+json" => Format::Strategic,
+        "application/strategic-merge-patch+json" if served.custom().is_none() => Format::Strategic,
         "application/apply-patch+yaml" => return apply::answer(server, served, context, body).await,
+        _ if served.custom().is_some() => return Err(ApiError::unsupported_media_type(UNSUPPORTED_CUSTOM)),
         _ => return Err(ApiError::unsupported_media_type(UNSUPPORTED)),
     };
     apply::refuse_force(context)?;

@@ -53,7 +53,7 @@ pub(super) async fn answer(
             _ => Value::Object(http::decode_object(&context.headers, &bytes, "Scale")?),
         };
         let change = |current: &Object| {
-            let mut scale = scale_of(served, current);
+            let mut scale = scale_of(served, current)?;
             match (info.verb, is_json_patch) {
                 ("patch", true) => json_patch(&mut scale, &value).map_err(|e| ApiError::bad_request(e.to_string()))?,
                 ("patch", false) => merge_patch(&mut scale, &value),
@@ -61,11 +61,11 @@ pub(super) async fn answer(
             }
             let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
             api::decode::conform(&mut scale, schema).map_err(|error| ApiError::bad_request(error.to_string()))?;
-            scaled(current, &scale)
+            scaled(served, current, &scale)
         };
         writer.update(&info.namespace, &info.name, change).await?
     };
-    Ok(respond(StatusCode::OK, &accept, &scale_of(served, &object)))
+    Ok(respond(StatusCode::OK, &accept, &scale_of(served, &object)?))
 }
 
 /// An applied Scale as the part of its workload that it speaks of.
@@ -82,46 +82,85 @@ fn parent_config(served: &Served, scale: &Object) -> Result<Object, ApiError> {
             config.metadata().insert(field.into(), value.clone());
         }
     }
-    if let Some(replicas) = scale.at(&["spec", "replicas"]) {
-        config.at_mut(&["spec"]).insert("replicas".into(), replicas.clone());
+    let path = Places::of(served).replicas;
+    if let (Some(replicas), Some((last, parents))) = (scale.at(&["spec", "replicas"]), path.split_last()) {
+        config.at_mut(parents).insert((*last).to_owned(), replicas.clone());
     }
     Ok(config)
 }
 
-fn scaled(current: &Object, scale: &Value) -> Result<Object, ApiError> {
+fn scaled(served: &Served, current: &Object, scale: &Value) -> Result<Object, ApiError> {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-    if !(0..=i64::from(i32::MAX)).contains(&replicas) {
+    // What a custom resource allows, it says itself.
+    if served.custom().is_none() && !(0..=i64::from(i32::MAX)).contains(&replicas) {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(ApiError::invalid("autoscaling", "Scale", current.name(), &[error]));
     }
     let mut new = current.clone();
     let version = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
     new.metadata().insert("resourceVersion".into(), version.into());
-    new.at_mut(&["spec"]).insert("replicas".into(), replicas.into());
+    let path = Places::of(served).replicas;
+    if let Some((last, parents)) = path.split_last() {
+        new.at_mut(parents).insert((*last).to_owned(), replicas.into());
+    }
     Ok(new)
 }
 
-fn scale_of(served: &Served, object: &Object) -> Value {
+/// Where a workload keeps what a Scale shows.
+struct Places<'a> {
+    replicas: Vec<&'a str>,
+    current: Vec<&'a str>,
+    /// A custom resource has its selector as text.
+    selector: Option<Vec<&'a str>>,
+}
+
+impl<'a> Places<'a> {
+    fn of(served: &'a Served) -> Self {
+        fn texts(path: &[String]) -> Vec<&str> {
+            path.iter().map(String::as_str).collect()
+        }
+        match served.custom().and_then(|custom| custom.version().scale.as_ref()) {
+            Some(scale) => Self {
+                replicas: texts(&scale.spec_replicas),
+                current: texts(&scale.status_replicas),
+                selector: Some(texts(&scale.selector)),
+            },
+            None => Self { replicas: vec!["spec", "replicas"], current: vec!["status", "replicas"], selector: None },
+        }
+    }
+}
+
+fn scale_of(served: &Served, object: &Object) -> Result<Value, ApiError> {
     let mut metadata = serde_json::Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object.at(&["metadata", field]) {
             metadata.insert(field.into(), value.clone());
         }
     }
-    let selector = match object.at(&["spec", "selector"]) {
-        Some(selector) if served.info.kind != "ReplicationController" => {
+    let places = Places::of(served);
+    let replicas = object.at(&places.replicas).cloned();
+    if served.custom().is_some() && replicas.is_none() {
+        let path = format!(".{}", places.replicas.join("."));
+        return Err(ApiError::internal(format!("the spec replicas field {path:?} does not exist")));
+    }
+    let selector = match (&places.selector, object.at(&["spec", "selector"])) {
+        (Some(path), _) => object.text(path).to_owned(),
+        (None, Some(selector)) if served.info.kind != "ReplicationController" => {
             serde_json::from_value(selector.clone()).map(|s| selector_text(&s)).unwrap_or_default()
         }
-        Some(Value::Object(labels)) => {
+        (None, Some(Value::Object(labels))) => {
             labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",")
         }
         _ => String::new(),
     };
-    json!({
+    let mut status = json!({"replicas": object.at(&places.current).cloned().unwrap_or_else(|| json!(0))});
+    if let (false, Some(status)) = (selector.is_empty() && served.custom().is_some(), status.as_object_mut()) {
+        status.insert("selector".into(), selector.into());
+    }
+    Ok(json!({
         "kind": "Scale", "apiVersion": SCALE_VERSION, "metadata": metadata,
-        "spec": {"replicas": object.at(&["spec", "replicas"]).cloned().unwrap_or_else(|| json!(0))},
-        "status": {"replicas": object.at(&["status", "replicas"]).cloned().unwrap_or_else(|| json!(0)), "selector": selector},
-    })
+        "spec": {"replicas": replicas.unwrap_or_else(|| json!(0))}, "status": status,
+    }))
 }
 
 fn selector_text(selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector) -> String {

@@ -16,13 +16,14 @@ const CHUNK: usize = 256 << 10;
 const TURN: usize = 64;
 
 pub(super) fn json(served: &Served, meta: &Value, items: Vec<Arc<Stored>>) -> Body {
-    let (kind, version) = (&served.info.kind, served.info.api_version());
-    let head = format!("{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":[");
-    let write = |out: &mut Vec<u8>, index: usize, item: &Stored| {
+    let (kind, version) = (&served.list_kind, served.info.api_version());
+    let items_have_type = served.custom().is_some();
+    let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":[");
+    let write = move |out: &mut Vec<u8>, index: usize, item: &Stored| {
         if index > 0 {
             out.push(b',');
         }
-        item.write(out, false);
+        item.write(out, items_have_type);
     };
     Chunks { items: items.into_iter(), index: 0, pending: head.into_bytes(), tail: Some(b"]}\n".to_vec()), write }
         .body()
@@ -36,7 +37,7 @@ pub(super) async fn protobuf(served: &Served, meta: &Value, items: Vec<Arc<Store
             tokio::task::yield_now().await;
         }
     }
-    let (kind, version) = (format!("{}List", served.info.kind), served.info.api_version());
+    let (kind, version) = (served.list_kind.clone(), served.info.api_version());
     let (head, tail) = protobuf::list_ends(&version, &kind, meta, lengths.into_iter())
         .ok_or_else(|| ApiError::internal("no protobuf form"))?;
     let schema = served.schema.clone();

@@ -50,7 +50,7 @@ pub(super) async fn answer(
         tracking,
     };
     match writer.update(&info.namespace, &info.name, |_| Ok(object.clone())).await {
-        Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy.creates_on_update() => {
+        Err(error) if error.code == 404 && info.subresource.is_empty() && served.strategy().creates_on_update() => {
             let wanted = RequestInfo { verb: "create", ..info.clone() };
             auth::authorize(server, &context.user, &wanted).await?;
             let created = writer.create(&info.namespace, object).await?;

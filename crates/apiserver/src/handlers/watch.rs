@@ -49,6 +49,8 @@ struct Session {
     bookmarks: Option<Interval>,
     timeout: Pin<Box<Sleep>>,
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The definition of a custom resource changed, or went; built-in ones stay.
+    retired: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 enum Then {
@@ -98,6 +100,7 @@ pub(super) async fn answer(
         bookmarks: bookmarks.then(|| tokio::time::interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY)),
         timeout: Box::pin(tokio::time::sleep(timeout)),
         drain: Box::pin(server.drain.clone().cancelled_owned()),
+        retired: served.custom().map(|_| Box::pin(served.retired.clone().cancelled_owned())),
     };
     match cache.watch_from(from) {
         Ok((place, snapshot)) => {
@@ -127,7 +130,7 @@ impl Session {
     /// The next event; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(stored) = self.state.pop() {
-            return Some(self.watcher.added(&stored));
+            return Some(self.watcher.added(&stored).await);
         }
         match self.then.take() {
             Some(Then::Bookmark(revision)) => return Some(self.watcher.bookmark(revision, true)),
@@ -138,7 +141,7 @@ impl Session {
         loop {
             for change in &mut self.changes {
                 self.told = self.told.max(change.revision);
-                if let Some(chunk) = self.watcher.seen(&change) {
+                if let Some(chunk) = self.watcher.seen(&change).await {
                     return Some(chunk);
                 }
             }
@@ -150,10 +153,17 @@ impl Session {
                     None => std::future::pending().await,
                 }
             };
+            let retired = async {
+                match &mut self.retired {
+                    Some(retired) => retired.await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = &mut self.timeout => return None,
                 () = &mut self.drain => return None,
+                () = retired => return None,
                 changes = place.next() => match changes {
                     Ok(changes) => self.changes = changes.into_iter(),
                     Err(error) => {
@@ -182,16 +192,16 @@ impl Watcher {
         selected
     }
 
-    fn added(&self, stored: &Stored) -> Bytes {
-        match self.plain() {
+    async fn added(&self, stored: &Stored) -> Bytes {
+        match self.plain(stored) {
             Some(Encoding::Protobuf) => self.sealed(EventType::Added, stored),
             Some(_) => frame(EventType::Added, stored),
-            None => self.render(EventType::Added, stored),
+            None => Box::pin(self.render(EventType::Added, stored)).await,
         }
     }
 
     /// What this watcher sees of a change: an object that enters its selection is added, one that leaves is deleted.
-    fn seen(&self, change: &Change) -> Option<Bytes> {
+    async fn seen(&self, change: &Change) -> Option<Bytes> {
         let before = change.previous.as_ref().is_some_and(|previous| self.selection.matches(previous));
         let now = !change.deleted && self.selection.matches(&change.object);
         let kind = match (before, now) {
@@ -200,16 +210,18 @@ impl Watcher {
             (true, true) => EventType::Modified,
             (true, false) => EventType::Deleted,
         };
-        Some(match self.plain() {
+        Some(match self.plain(&change.object) {
             Some(Encoding::Protobuf) => change.protobuf_frame(kind, || self.sealed(kind, &change.object)),
             Some(_) => change.frame(kind, &change.object),
-            None => self.render(kind, &change.object),
+            // A webhook may have to be asked. Few watches need this, so its state is not part of every one.
+            None => Box::pin(self.render(kind, &change.object)).await,
         })
     }
 
     /// Stored bytes can be sent as they are, in this encoding.
-    fn plain(&self) -> Option<Encoding> {
+    fn plain(&self, stored: &Stored) -> Option<Encoding> {
         let is_plain = self.accept.form == Form::Whole
+            && stored.is_plain
             && self.accept.encoding != Encoding::Yaml
             && self.served.is_storage_version();
         is_plain.then_some(self.accept.encoding)
@@ -236,8 +248,11 @@ impl Watcher {
         bytes.into()
     }
 
-    fn render(&self, kind: EventType, stored: &Stored) -> Bytes {
-        let object = convert::from_storage(&self.served, stored.decode());
+    async fn render(&self, kind: EventType, stored: &Stored) -> Bytes {
+        let object = match convert::from_storage(&self.server, &self.served, stored).await {
+            Ok(object) => object,
+            Err(error) => return self.line("ERROR", &error.to_status()),
+        };
         let value = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &object);
         self.line(kind.as_str(), &value)
     }

@@ -76,32 +76,32 @@ impl Writer<'_> {
     pub(super) async fn current(&self, namespace: &str, name: &str) -> Result<(Arc<Stored>, Object), ApiError> {
         self.server.feed.current().await.map_err(store_error)?;
         let stored = self.cache()?.get(&self.served.key(namespace, name)).ok_or_else(|| self.not_found(name))?;
-        let object = convert::from_storage(self.served, stored.decode());
+        let object = convert::from_storage(self.server, self.served, &stored).await?;
         Ok((stored, object))
     }
 
     pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
         self.name_new_object(namespace, &mut object)?;
-        self.served.strategy.default(&mut object);
+        self.served.strategy().default(&mut object);
         api::decode::complete(&mut object, &self.served.schema);
         self.track(None, &mut object);
         let name = object.name().to_owned();
         let attributes = self.attributes(Operation::Create, namespace, &name, None);
         admission::mutate(self.server, &attributes, &mut object).await?;
         escalation::check(self.server, &attributes, &object).await?;
-        if self.served.info.has_subresource("status") && !self.served.strategy.keeps_status_on_create() {
+        if self.served.info.has_subresource("status") && !self.served.strategy().keeps_status_on_create() {
             object.remove("status");
             api::decode::settle_zeros(&mut object, &self.served.schema);
         }
-        if self.served.strategy.counts_generation() {
+        if self.served.strategy().counts_generation() {
             object.metadata().insert("generation".into(), 1.into());
         }
-        self.served.strategy.prepare_for_create(&mut object);
+        self.served.strategy().prepare_for_create(&mut object);
         api::decode::complete(&mut object, &self.served.schema);
         let mut errors =
-            api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy.name_rule());
-        errors.extend(self.served.strategy.validate(&object));
-        errors.extend(self.served.strategy.validate_create(&object));
+            api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
+        errors.extend(self.served.strategy().validate(&object));
+        errors.extend(self.served.strategy().validate_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
@@ -134,7 +134,7 @@ impl Writer<'_> {
         if self.dry_run {
             return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(object) };
         }
-        let stored = convert::to_storage(self.served, object.clone());
+        let stored = convert::to_storage(self.server, self.served, object.clone()).await?;
         let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent, charged).await?;
         object.metadata().insert("resourceVersion".into(), revision.to_string().into());
         Ok(object)
@@ -199,6 +199,13 @@ impl Writer<'_> {
         if !asked.is_empty() && asked != old.resource_version() {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
+        if asked.is_empty() && self.served.strategy().needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+            // Upstream names the resource here, not the kind, and shows the number as it is in memory.
+            let (group, resource) = (&self.served.info.group, &self.served.info.plural);
+            let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            error.value = "0".to_owned();
+            return Err(ApiError::invalid(group, resource, name, &[error]).into());
+        }
         let own_uid = new.uid();
         if !own_uid.is_empty() && own_uid != old.uid() {
             let key = format!("/registry/{}/{}", self.served.info.storage_prefix(), self.served.key(namespace, name));
@@ -211,28 +218,28 @@ impl Writer<'_> {
         }
         keep_system_metadata(&mut new, old);
         self.apply_scope(&mut new, old);
-        self.served.strategy.default(&mut new);
+        self.served.strategy().default(&mut new);
         api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name, Some(old));
         admission::mutate(self.server, &attributes, &mut new).await?;
         escalation::check(self.server, &attributes, &new).await?;
         if self.subresource.is_empty() {
-            self.served.strategy.prepare_for_update(&mut new, old);
+            self.served.strategy().prepare_for_update(&mut new, old);
         } else {
-            self.served.strategy.prepare_part(self.subresource, &mut new, old);
+            self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old);
         if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
-            errors.extend(self.served.strategy.validate(&new));
+            errors.extend(self.served.strategy().validate(&new));
             if self.subresource.is_empty() {
-                errors.extend(self.served.strategy.validate_update(&new, old));
+                errors.extend(self.served.strategy().validate_update(&new, old));
             }
         } else if self.subresource == "status" {
-            errors.extend(self.served.strategy.validate_status(&new, old));
+            errors.extend(self.served.strategy().validate_status(&new, old));
         }
-        errors.extend(self.served.strategy.validate_part(self.subresource, &new, old));
+        errors.extend(self.served.strategy().validate_part(self.subresource, &new, old));
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
@@ -261,7 +268,7 @@ impl Writer<'_> {
         let revision = if self.is_gone(&new) {
             cache.delete(self.server.store(), key, stored.revision, charged).await?
         } else {
-            let object = convert::to_storage(self.served, new.clone());
+            let object = convert::to_storage(self.server, self.served, new.clone()).await?;
             cache.put(self.server.store(), key, &object, Precondition::At(stored.revision), charged).await?
         };
         new.metadata().insert("resourceVersion".into(), revision.to_string().into());
@@ -313,12 +320,14 @@ impl Writer<'_> {
 
     fn count_generation(&self, new: &mut Object, old: &Object) {
         // A pod is bound by the scheduler, not changed by its user.
-        if !self.served.strategy.counts_generation() || self.subresource == "binding" {
+        if !self.served.strategy().counts_generation() || self.subresource == "binding" {
             return;
         }
         let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
+        let with_status = self.served.strategy().counts_status();
         let content = |object: &Object| -> Object {
-            let fields = object.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"));
+            let counted = |key: &str| key != "metadata" && (with_status || key != "status");
+            let fields = object.iter().filter(|(key, _)| counted(key));
             fields.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         let generation = if content(new) == content(old) { before } else { before + 1 };

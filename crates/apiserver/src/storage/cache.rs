@@ -12,7 +12,7 @@ use imbl::OrdMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::stored::{Change, Stored};
+use super::stored::{Change, Reading, Stored};
 
 const EVENTS: &str = "/registry/events/";
 /// Upstream's `--event-ttl`.
@@ -34,14 +34,24 @@ pub(crate) struct Snapshot {
 pub(crate) struct Cache {
     /// `/registry/pods/`
     pub prefix: String,
-    pub selectable: &'static [&'static str],
+    pub reading: Reading,
     /// How long objects live after their last write, in seconds; for ever where there is none.
     pub(super) time_to_live: Option<i64>,
     pub(super) lease: tokio::sync::Mutex<Option<(i64, Instant)>>,
     snapshot: ArcSwap<Snapshot>,
     ring: Mutex<Ring>,
+    /// Changes that come while the cache is being filled; `None` once it is.
+    postponed: Mutex<Option<Vec<Postponed>>>,
     /// The sequence number of the newest change.
     newest: watch::Sender<u64>,
+}
+
+/// What became of a key at a revision; nothing is left of what was deleted.
+#[derive(Debug)]
+struct Postponed {
+    key: String,
+    revision: i64,
+    object: Option<Arc<Stored>>,
 }
 
 #[derive(Debug, Default)]
@@ -70,12 +80,43 @@ pub(crate) enum WatchError {
 }
 
 impl Cache {
-    pub(crate) fn new(prefix: String, selectable: &'static [&'static str]) -> Self {
+    pub(crate) fn new(prefix: String, reading: Reading) -> Self {
         let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
         let (ring, newest) = (Mutex::new(Ring::default()), watch::Sender::new(0));
         let time_to_live = (prefix == EVENTS).then_some(EVENT_SECONDS);
         let (lease, snapshot) = (tokio::sync::Mutex::default(), ArcSwap::from_pointee(snapshot));
-        Self { prefix, selectable, time_to_live, lease, snapshot, ring, newest }
+        let postponed = Mutex::default();
+        Self { prefix, reading, time_to_live, lease, snapshot, ring, postponed, newest }
+    }
+
+    /// A cache that follows changes at once and is filled with what was there before.
+    pub(super) fn to_be_filled(prefix: String, reading: Reading) -> Self {
+        Self { postponed: Mutex::new(Some(Vec::new())), ..Self::new(prefix, reading) }
+    }
+
+    /// Keeps a change until the cache is filled; `false` where it is.
+    pub(super) fn postpone(&self, key: &str, revision: i64, object: Option<&Arc<Stored>>) -> bool {
+        let mut postponed = self.postponed.lock();
+        let Some(waiting) = &mut *postponed else { return false };
+        waiting.push(Postponed { key: key.to_owned(), revision, object: object.cloned() });
+        true
+    }
+
+    /// Takes what was there at `revision`, then what has come since.
+    pub(super) fn fill(&self, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
+        let mut postponed = self.postponed.lock();
+        // It may have been loaded with all others meanwhile.
+        if self.snapshot.load().revision < revision {
+            self.reset(objects, revision);
+        }
+        let loaded = self.snapshot.load().revision;
+        for change in postponed.take().into_iter().flatten().filter(|change| change.revision > loaded) {
+            let previous = self.get(&change.key);
+            let deleted = change.object.is_none();
+            if let Some(object) = change.object.or_else(|| previous.clone()) {
+                self.apply(vec![Change::new(change.revision, object, previous, deleted)], change.revision);
+            }
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {

@@ -13,12 +13,12 @@ use tokio::sync::watch;
 
 use super::PREFIX;
 use super::cache::Cache;
-use super::stored::{Change, Stored};
+use super::stored::{Change, Reading, Stored};
 
 /// The caches by prefix, and how far they have come.
 pub(crate) struct Feed {
     store: Arc<dyn Store>,
-    caches: RwLock<Vec<Arc<Cache>>>,
+    caches: RwLock<HashMap<String, Arc<Cache>>>,
     applied: watch::Sender<i64>,
 }
 
@@ -34,14 +34,41 @@ impl Feed {
     /// The cache of a prefix; resources that are stored together share it.
     pub(crate) fn cache(&self, prefix: &str, selectable: &'static [&'static str]) -> Arc<Cache> {
         let mut caches = self.caches.write();
-        if let Some(known) = caches.iter().find(|cache| cache.prefix == prefix) {
-            return known.clone();
+        let new = || Arc::new(Cache::new(prefix.to_owned(), Reading::Paths(selectable)));
+        caches.entry(prefix.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// A cache that comes while the feed runs, in place of any there was; answers it filled.
+    pub(crate) async fn add(&self, prefix: &str, reading: Reading) -> Result<Arc<Cache>, StoreError> {
+        let cache = Arc::new(Cache::to_be_filled(prefix.to_owned(), reading));
+        self.caches.write().insert(prefix.to_owned(), cache.clone());
+        let mut end = prefix.as_bytes().to_vec();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
         }
-        let cache = Arc::new(Cache::new(prefix.to_owned(), selectable));
-        caches.push(cache.clone());
-        // Longest first, so that `/registry/services/specs/` is found before a shorter prefix of it.
-        caches.sort_by(|a, b| b.prefix.len().cmp(&a.prefix.len()).then(a.prefix.cmp(&b.prefix)));
-        cache
+        let range = Range { start: prefix.to_owned().into(), end: Some(end.into()), ..Range::default() };
+        let found = self.store.range(range).await?;
+        let mut objects = OrdMap::new();
+        for kv in found.kvs {
+            let key = String::from_utf8_lossy(&kv.key);
+            let key = key.strip_prefix(prefix).unwrap_or_default();
+            match Stored::read(key, kv.mod_revision, kv.value.clone(), &cache.reading) {
+                Ok(stored) => drop(objects.insert(stored.key.clone(), Arc::new(stored))),
+                Err(error) => tracing::error!(%key, %error, "unreadable object"),
+            }
+        }
+        // What is in the range must have been postponed, so that it is not applied on top of itself.
+        self.reached(found.revision).await;
+        cache.fill(objects, found.revision);
+        Ok(cache)
+    }
+
+    /// Forgets a cache, unless another has taken its place.
+    pub(crate) fn remove(&self, cache: &Arc<Cache>) {
+        let mut caches = self.caches.write();
+        if caches.get(&cache.prefix).is_some_and(|known| Arc::ptr_eq(known, cache)) {
+            caches.remove(&cache.prefix);
+        }
     }
 
     /// Loads everything; then [`Feed::run`] follows.
@@ -51,7 +78,7 @@ impl Feed {
         let mut loaded: HashMap<String, OrdMap<Arc<str>, Arc<Stored>>> = HashMap::new();
         for kv in all.kvs {
             let Some((cache, key)) = self.locate(&kv.key) else { continue };
-            match Stored::read(&key, kv.mod_revision, kv.value.clone(), cache.selectable) {
+            match Stored::read(&key, kv.mod_revision, kv.value.clone(), &cache.reading) {
                 Ok(stored) => {
                     let stored = Arc::new(stored);
                     loaded.entry(cache.prefix.clone()).or_default().insert(stored.key.clone(), stored);
@@ -59,7 +86,7 @@ impl Feed {
                 Err(error) => tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "unreadable object"),
             }
         }
-        for cache in self.caches.read().iter() {
+        for cache in self.caches.read().values() {
             cache.reset(loaded.remove(&cache.prefix).unwrap_or_default(), all.revision);
         }
         self.applied.send_replace(all.revision);
@@ -104,16 +131,24 @@ impl Feed {
         let mut per_cache: Vec<(Arc<Cache>, Vec<Change>)> = Vec::with_capacity(1);
         for event in batch.events.iter() {
             let Some((cache, key)) = self.locate(&event.kv.key) else { continue };
+            let read = |bytes| Stored::read(&key, batch.revision, bytes, &cache.reading).map(Arc::new);
             let previous = cache.get(&key);
-            let change = match event.kind {
-                EventKind::Put => Stored::read(&key, batch.revision, event.kv.value.clone(), cache.selectable)
-                    .map(|stored| Change::new(batch.revision, Arc::new(stored), previous, false)),
-                EventKind::Delete => {
-                    let Some(last) = previous else { continue };
-                    // The last state, at the revision of the deletion, is what watchers are shown.
-                    Stored::read(&key, batch.revision, last.bytes(), cache.selectable)
-                        .map(|stored| Change::new(batch.revision, Arc::new(stored), Some(last), true))
+            let object = match (event.kind, &previous) {
+                (EventKind::Put, _) => read(event.kv.value.clone()).map(Some),
+                // The last state, at the revision of the deletion, is what watchers are shown.
+                (EventKind::Delete, Some(last)) => read(last.bytes()).map(Some),
+                (EventKind::Delete, None) => Ok(None),
+            };
+            let deleted = event.kind == EventKind::Delete;
+            let change = match object {
+                Ok(object) => {
+                    if cache.postpone(&key, batch.revision, object.as_ref().filter(|_| !deleted)) {
+                        continue;
+                    }
+                    let Some(object) = object else { continue };
+                    Ok(Change::new(batch.revision, object, previous, deleted))
                 }
+                Err(error) => Err(error),
             };
             match change {
                 Ok(change) => match per_cache.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &cache)) {
@@ -129,10 +164,17 @@ impl Feed {
         self.applied.send_replace(batch.revision);
     }
 
+    /// The cache that a key belongs to. A prefix is of one or two parts below the root, and the longer one counts.
     fn locate(&self, key: &Bytes) -> Option<(Arc<Cache>, String)> {
         let key = std::str::from_utf8(key).ok()?;
+        let below = key.strip_prefix(PREFIX)?;
         let caches = self.caches.read();
-        caches.iter().find_map(|cache| Some((cache.clone(), key.strip_prefix(&cache.prefix)?.to_owned())))
+        let mut ends = below.match_indices('/').map(|(at, _)| PREFIX.len() + at + 1);
+        let (first, second) = (ends.next()?, ends.next());
+        [second, Some(first)].into_iter().flatten().find_map(|end| {
+            let (prefix, rest) = key.split_at_checked(end)?;
+            Some((caches.get(prefix)?.clone(), rest.to_owned()))
+        })
     }
 
     /// Waits until the caches hold `revision`.

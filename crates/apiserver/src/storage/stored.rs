@@ -23,14 +23,32 @@ pub(crate) struct Stored {
     pub revision: i64,
     /// Keys and values in turn.
     labels: Texts,
-    /// The paths of the selectable fields beyond name and namespace, and their values; absent ones are empty.
+    /// The paths of the selectable fields beyond name and namespace, and their values; absent ones are empty. Those of
+    /// custom resources are not known to the binary, so the values have each its path before it.
     selectable: &'static [&'static str],
     fields: Texts,
+    /// The bytes are what a client of the stored version is to see. Only custom resources can be at rest in another
+    /// version, or with fields that their definition has come to default or to drop.
+    pub is_plain: bool,
     bytes: Bytes,
     /// The protobuf message, once somebody asked for it.
     message: OnceLock<Bytes>,
     /// Where `"metadata":{` begins.
     metadata_at: usize,
+}
+
+/// What is read out of an object once, when it comes from the store.
+#[derive(Clone, Debug)]
+pub(crate) enum Reading {
+    /// The values at these paths.
+    Paths(&'static [&'static str]),
+    Custom(Arc<dyn Examine>),
+}
+
+/// Reads what a custom resource's definition asks for.
+pub(crate) trait Examine: std::fmt::Debug + Send + Sync {
+    /// Its selectable fields, each after its path, and whether it can be shown as it is.
+    fn examine(&self, object: Object) -> (Texts, bool);
 }
 
 #[derive(Deserialize)]
@@ -46,13 +64,7 @@ struct Meta {
 }
 
 impl Stored {
-    /// `selectable` are the JSON paths of the resource's selectable fields.
-    pub(crate) fn read(
-        key: &str,
-        revision: i64,
-        bytes: Bytes,
-        selectable: &'static [&'static str],
-    ) -> Result<Self, serde_json::Error> {
+    pub(crate) fn read(key: &str, revision: i64, bytes: Bytes, reading: &Reading) -> Result<Self, serde_json::Error> {
         let head: Head<'_> = serde_json::from_slice(&bytes)?;
         let meta: Meta = serde_json::from_str(head.metadata.get())?;
         let at = (head.metadata.get().as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
@@ -60,11 +72,19 @@ impl Stored {
         if bytes.get(metadata_at..).is_none_or(|rest| !rest.starts_with(METADATA)) {
             // Written by someone else: bring it into our form once.
             let object: Object = serde_json::from_slice(&bytes)?;
-            return Self::read(key, revision, api::object::canonical(&object).into(), selectable);
+            return Self::read(key, revision, api::object::canonical(&object).into(), reading);
         }
         let labels = Texts::new(meta.labels.iter().flatten().flat_map(|(key, value)| [key, value]));
-        let fields = if selectable.is_empty() { Texts::default() } else { fields(&bytes, selectable)? };
-        Ok(Self { key: key.into(), revision, labels, selectable, fields, bytes, message: OnceLock::new(), metadata_at })
+        let (selectable, fields, is_plain): (&[&str], _, _) = match reading {
+            Reading::Paths([]) => (&[], Texts::default(), true),
+            Reading::Paths(paths) => (paths, fields(&bytes, paths)?, true),
+            Reading::Custom(custom) => {
+                let (fields, is_plain) = custom.examine(serde_json::from_slice(&bytes)?);
+                (&[], fields, is_plain)
+            }
+        };
+        let message = OnceLock::new();
+        Ok(Self { key: key.into(), revision, labels, selectable, fields, is_plain, bytes, message, metadata_at })
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
@@ -85,6 +105,10 @@ impl Stored {
         match path {
             "metadata.name" => self.name(),
             "metadata.namespace" => self.namespace(),
+            other if self.selectable.is_empty() => {
+                let at = self.fields.iter().step_by(2).position(|known| known == other);
+                at.map_or("", |at| self.fields.get(2 * at + 1))
+            }
             other => self.selectable.iter().position(|known| *known == other).map_or("", |at| self.fields.get(at)),
         }
     }
@@ -269,7 +293,7 @@ mod tests {
 
     #[track_caller]
     fn check(at_rest: &str, whole: &str, item: &str) {
-        let stored = Stored::read("d/x", 7, Bytes::copy_from_slice(at_rest.as_bytes()), &[]).unwrap();
+        let stored = Stored::read("d/x", 7, Bytes::copy_from_slice(at_rest.as_bytes()), &Reading::Paths(&[])).unwrap();
         let text = |with_type| {
             let mut out = Vec::new();
             stored.write(&mut out, with_type);

@@ -117,7 +117,7 @@ fn reviews(versions: &At<'_>) {
     }
 }
 
-fn url(at: &At<'_>) {
+pub(super) fn url(at: &At<'_>) {
     let text = at.text();
     let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -142,7 +142,7 @@ fn url(at: &At<'_>) {
     }
 }
 
-fn service(at: &At<'_>) {
+pub(super) fn service(at: &At<'_>) {
     // Upstream mixes the two up when it asks for them.
     for (empty, told) in [("namespace", "name"), ("name", "namespace")] {
         if at.field(empty).is_empty() {

@@ -189,7 +189,20 @@ fn pod_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> 
 fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> {
     let info = &context.info;
     let (name, port) = split_port(&info.name);
-    let service = find(server, "services", &format!("{}/{name}", info.namespace), name)?;
+    find(server, "services", &format!("{}/{name}", info.namespace), name)?;
+    let (host, port) = service_endpoint(server, &info.namespace, name, port)
+        .ok_or_else(|| ApiError::unavailable(format!("no endpoints available for service {:?}", info.name)))?;
+    Ok(Target { host, port, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) })
+}
+
+/// An endpoint that is ready, of a service's port: by its number or name, or the only one.
+pub(crate) fn service_endpoint(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+    port: Option<&str>,
+) -> Option<(String, u16)> {
+    let service = find(server, "services", &format!("{namespace}/{name}"), name).ok()?;
     let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let ports: Vec<&Object> = ports.iter().filter_map(Value::as_object).collect();
     let wanted = match port {
@@ -199,42 +212,22 @@ fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiErr
             .iter()
             .find(|p| p.text(&["name"]) == text || p.get("port").map(Value::to_string).as_deref() == Some(text)),
     };
-    let none = || ApiError::unavailable(format!("no endpoints available for service {:?}", info.name));
-    let wanted = wanted.ok_or_else(none)?;
-    let slices = server.registry.find("discovery.k8s.io", "v1", "endpointslices").and_then(|s| s.cache.as_ref());
-    let snapshot = slices.ok_or_else(none)?.snapshot();
-    for stored in snapshot.objects.values() {
+    let port_name = wanted?.text(&["name"]);
+    let slices = server.registry.find("discovery.k8s.io", "v1", "endpointslices")?.cache.as_ref()?.snapshot();
+    for stored in slices.objects.values() {
         let of_service = stored.label("kubernetes.io/service-name") == Some(name);
-        if stored.namespace() != info.namespace || !of_service {
+        if stored.namespace() != namespace || !of_service {
             continue;
         }
         let slice = stored.decode();
-        let port_name = wanted.text(&["name"]);
-        let port = slice
-            .at(&["ports"])
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_object)
-            .find(|p| p.text(&["name"]) == port_name)
-            .and_then(|p| p.get("port")?.as_u64())
-            .and_then(|p| u16::try_from(p).ok());
-        let ready = slice
-            .at(&["endpoints"])
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_object)
-            .find(|e| e.at(&["conditions", "ready"]) != Some(&Value::Bool(false)));
+        let list =
+            |key: &str| slice.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+        let port = list("ports").find(|p| p.text(&["name"]) == port_name).and_then(|p| p.get("port")?.as_u64());
+        let ready = list("endpoints").find(|e| e.at(&["conditions", "ready"]) != Some(&Value::Bool(false)));
         let address = ready.and_then(|e| e.get("addresses")?.get(0)?.as_str());
-        if let (Some(port), Some(host)) = (port, address) {
-            return Ok(Target {
-                host: host.to_owned(),
-                port,
-                tls: info.name.starts_with("https:"),
-                path_and_query: rest_of(context),
-            });
+        if let (Some(port), Some(host)) = (port.and_then(|port| u16::try_from(port).ok()), address) {
+            return Some((host.to_owned(), port));
         }
     }
-    Err(none())
+    None
 }

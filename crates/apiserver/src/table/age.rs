@@ -1,7 +1,7 @@
 //! Durations as people read them: `45s`, `3m20s`, `5h`, `12d`.
 
 /// The time since a timestamp; `<unknown>` for none.
-pub(super) fn since(timestamp: &str) -> String {
+pub(crate) fn since(timestamp: &str) -> String {
     match timestamp.parse::<jiff::Timestamp>() {
         Ok(then) => human(jiff::Timestamp::now().duration_since(then).as_secs()),
         Err(_) => "<unknown>".into(),

@@ -44,7 +44,7 @@ fn normalize(key: &str, value: &mut Value) {
 fn without_dumps(text: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
-    while let Some(begin) = rest.find(" value: {") {
+    while let Some(begin) = [" value: {", " value: [{"].iter().filter_map(|dump| rest.find(dump)).min() {
         let (head, tail) = rest.split_at(begin + " value: ".len());
         result.push_str(head);
         let mut values = serde_json::Deserializer::from_str(tail).into_iter::<Value>();
@@ -57,6 +57,7 @@ fn without_dumps(text: &str) -> String {
                 result.push_str(tail.get(..end).unwrap_or_default());
             }
             Some(_) => result.push_str("{…}"),
+            None if value.as_ref().is_some_and(Value::is_array) => result.push_str("[…]"),
             None => result.push_str(tail.get(..1).unwrap_or_default()),
         }
         rest = tail.get(end.max(1)..).unwrap_or_default();

@@ -32,6 +32,30 @@ struct Step {
     content_type: Option<String>,
     #[serde(default)]
     accept: Option<String>,
+    /// Ask until the answer has this code, and this text in it: something is on its way.
+    #[serde(default)]
+    until: Option<u16>,
+    #[serde(default)]
+    showing: String,
+}
+
+/// How long something may be on its way.
+const ARRIVES: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// Sends a step, again and again where it says so.
+async fn answer<F>(step: &Step, send: impl Fn(http::Request<Vec<u8>>) -> F) -> Result<(u16, Value)>
+where
+    F: Future<Output = Result<(u16, Value)>>,
+{
+    let begun = std::time::Instant::now();
+    loop {
+        let (code, body) = send(step.request()?).await?;
+        if step.until.is_none_or(|wanted| wanted == code && body.to_string().contains(&step.showing)) {
+            return Ok((code, body));
+        }
+        ensure!(begun.elapsed() < ARRIVES, "{}: {code} {body}", step.line);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
 }
 
 impl Step {
@@ -81,7 +105,7 @@ async fn answers_are_those_of_stock() -> Result<()> {
         ensure!(answers.len() == steps.len(), "{}: record the answers again", case.display());
         let name = case.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for (number, (step, wanted)) in steps.iter().zip(&answers).enumerate() {
-            let (code, body) = ferry.send(step.request()?).await?;
+            let (code, body) = answer(step, |request| ferry.send(request)).await?;
             let got = compare::normal(json!({ "code": code, "body": body }));
             let found = compare::compare(wanted, &got);
             let id = format!("{name} {}", number + 1);
@@ -104,7 +128,7 @@ async fn record(kubeconfig: &Path) -> Result<()> {
     for case in cases()? {
         let mut answers = String::new();
         for step in steps(&case)? {
-            let (code, body) = oracle.send(step.request()?).await?;
+            let (code, body) = answer(&step, |request| oracle.send(request)).await?;
             let answer = compare::normal(json!({ "code": code, "body": body }));
             answers.push_str(&serde_json::to_string(&answer)?);
             answers.push('\n');

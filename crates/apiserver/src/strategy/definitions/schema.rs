@@ -1,0 +1,420 @@
+//! The schema of a version: what OpenAPI allows, and what custom resources allow of it.
+
+use api::field::{FieldError, Path};
+use api::structural::{Kind, is_supported_format};
+use api::{Object, ObjectExt as _};
+use serde_json::Value;
+
+use super::super::check::At;
+use super::{defaults, structure};
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+/// What the root may say where the status is checked by itself; by the names upstream gives them.
+const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength \
+                       MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs \
+                       Example XPreserveUnknownFields XValidations]";
+const NOT_AT_ROOT: [&str; 18] = [
+    "default",
+    "enum",
+    "maxProperties",
+    "minProperties",
+    "allOf",
+    "oneOf",
+    "anyOf",
+    "not",
+    "additionalProperties",
+    "patternProperties",
+    "dependencies",
+    "additionalItems",
+    "definitions",
+    "nullable",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+];
+
+/// `at` is what holds the schema, in a version or above all.
+pub(super) fn check(at: &At<'_>, has_status: bool, old: Option<&Object>) {
+    let root = at.field("openAPIV3Schema");
+    let Some(schema) = root.value().as_object() else { return };
+    let path = root.path().clone();
+    if has_status {
+        let kind = schema.text(&["type"]);
+        if !kind.is_empty() && kind != "object" {
+            let why =
+                "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            root.complain(FieldError::invalid(&at.path().child("openAPIV3Schema.type"), kind, why));
+        } else if NOT_AT_ROOT.iter().any(|key| is_set(schema, key)) {
+            let why = format!(
+                "only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
+            );
+            root.invalid(why);
+        }
+    }
+    if is_set(schema, "nullable") {
+        let path = at.path().child("openAPIV3Schema.nullable");
+        root.complain(FieldError::forbidden(&path, "nullable cannot be true at the root"));
+    }
+    let unsupported = unsupported(schema);
+    let mut rules_apply = false;
+    if unsupported.is_none() {
+        let found = structure::check(schema, &path);
+        let found = if found.is_empty() { defaults::check(schema, &path) } else { found };
+        rules_apply = found.is_empty();
+        root.extend(found);
+    }
+    let mut walk = Walk { errors: Vec::new(), expressions: Vec::new() };
+    walk.schema(schema, &path, Place { is_root: true, ..Place::default() });
+    let has_errors = root.complaints() > 0 || !walk.errors.is_empty();
+    root.extend(walk.errors);
+    match unsupported {
+        Some(key) if !has_errors => {
+            let why = format!("OpenAPIV3Schema '{key}' is not supported");
+            root.complain(FieldError::invalid(&path, "", why));
+        }
+        _ => (),
+    }
+    if rules_apply {
+        root.extend(expressions(&walk.expressions, old));
+    }
+}
+
+/// Rules in the expression language. A server that does not evaluate them must not take them.
+fn expressions(found: &[(Path, &Object)], _old: Option<&Object>) -> Vec<FieldError> {
+    let refuse = |(path, _): &(Path, &Object)| {
+        FieldError::forbidden(
+            &path.child("x-kubernetes-validations"),
+            "validation rules are not supported by this server",
+        )
+    };
+    found.iter().map(refuse).collect()
+}
+
+fn is_set(schema: &Object, key: &str) -> bool {
+    match schema.get(key) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(map)) => !map.is_empty() || key == "not" || key == "additionalProperties",
+        Some(_) => true,
+    }
+}
+
+/// The first thing in a schema that no structure can hold.
+fn unsupported(schema: &Object) -> Option<&'static str> {
+    const KEYS: [(&str, &str); 7] = [
+        ("id", "id"),
+        ("$schema", "schema"),
+        ("$ref", "$ref"),
+        ("patternProperties", "patternProperties"),
+        ("dependencies", "dependencies"),
+        ("additionalItems", "additionalItems"),
+        ("definitions", "definitions"),
+    ];
+    let own = KEYS.iter().find(|(key, _)| is_set(schema, key)).map(|(_, name)| *name);
+    let own = own.or_else(|| schema.get("items").filter(|items| items.is_array()).map(|_| "items"));
+    own.or_else(|| children(schema).into_iter().find_map(unsupported))
+}
+
+fn children(schema: &Object) -> Vec<&Object> {
+    let object = |key: &str| schema.get(key).and_then(Value::as_object);
+    let list = |key: &str| schema.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+    let map = |key: &str| object(key).into_iter().flatten().filter_map(|(_, inner)| inner.as_object());
+    let single = ["items", "additionalProperties", "not"].into_iter().filter_map(object);
+    let listed = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(list);
+    single.chain(listed).chain(map("properties")).collect()
+}
+
+/// Formats that mean nothing here.
+pub(super) fn unrecognized_formats(definition: &Object) -> Vec<String> {
+    fn collect(schema: &Object, found: &mut Vec<String>) {
+        let (format, kind) = (schema.text(&["format"]), schema.text(&["type"]));
+        let kind = match kind {
+            "" => Kind::Any,
+            "string" => Kind::String,
+            "integer" => Kind::Integer,
+            "number" => Kind::Number,
+            _ => Kind::Object,
+        };
+        if !format.is_empty() && !is_supported_format(format, kind) {
+            found.push(format.to_owned());
+        }
+        children(schema).into_iter().for_each(|inner| collect(inner, found));
+    }
+    let mut found = Vec::new();
+    for version in super::super::items(definition, &["spec", "versions"]) {
+        if let Some(schema) = version.at(&["schema", "openAPIV3Schema"]).and_then(Value::as_object) {
+            collect(schema, &mut found);
+        }
+    }
+    found
+}
+
+/// Where in a schema the walk is.
+#[derive(Clone, Default)]
+struct Place {
+    is_root: bool,
+    in_metadata: bool,
+    /// Why defaults are not allowed, if they are not.
+    no_defaults: Option<String>,
+}
+
+struct Walk<'a> {
+    errors: Vec<FieldError>,
+    /// Schemas that have rules in the expression language.
+    expressions: Vec<(Path, &'a Object)>,
+}
+
+impl<'a> Walk<'a> {
+    fn schema(&mut self, schema: &'a Object, path: &Path, place: Place) {
+        self.open_api(schema, path, &place);
+        if is_set(schema, "uniqueItems") {
+            let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors.push(FieldError::forbidden(&path.child("uniqueItems"), why));
+        }
+        let below = |place: &Place| Place { is_root: false, ..place.clone() };
+        let object = |key: &str| schema.get(key).and_then(Value::as_object);
+        if let Some(additional) = schema.get("additionalProperties").filter(|value| !value.is_null()) {
+            if is_set(schema, "properties") && *additional != Value::Bool(true) {
+                let why = "additionalProperties and properties are mutual exclusive";
+                self.errors.push(FieldError::forbidden(&path.child("additionalProperties"), why));
+            }
+            if let Some(inner) = additional.as_object() {
+                let mut place = below(&place);
+                if place.in_metadata {
+                    place.no_defaults = Some("inside additionalProperties applying to object metadata".into());
+                }
+                self.schema(inner, &path.child("additionalProperties"), place);
+            }
+        }
+        for (name, inner) in object("properties").into_iter().flatten() {
+            let Some(inner) = inner.as_object() else { continue };
+            let mut inside = below(&place);
+            let is_object = place.is_root || is_set(schema, "x-kubernetes-embedded-resource");
+            if is_object && matches!(name.as_str(), "metadata" | "kind" | "apiVersion") {
+                inside.in_metadata = true;
+                if place.is_root {
+                    inside.no_defaults = Some(format!("in top-level {name}"));
+                }
+            }
+            self.schema(inner, &path.child("properties").key(name), inside);
+        }
+        if let Some(inner) = object("not") {
+            self.schema(inner, &path.child("not"), below(&place));
+        }
+        for key in ["allOf", "oneOf", "anyOf"] {
+            let list = schema.get(key).and_then(Value::as_array).into_iter().flatten().enumerate();
+            for (index, inner) in list.filter_map(|(index, inner)| Some((index, inner.as_object()?))) {
+                self.schema(inner, &path.child(key).index(index), below(&place));
+            }
+        }
+        if let Some(inner) = object("items") {
+            self.schema(inner, &path.child("items"), below(&place));
+        }
+        self.extensions(schema, path);
+        self.rules(schema, path);
+    }
+
+    /// What OpenAPI has and custom resources have not.
+    fn open_api(&mut self, schema: &Object, path: &Path, place: &Place) {
+        let kind = schema.text(&["type"]);
+        if !kind.is_empty() && !TYPES.contains(&kind) {
+            self.errors.push(FieldError::not_supported(&path.child("type"), kind, &TYPES));
+        }
+        if let Some(why) = place.no_defaults.as_ref().filter(|_| schema.get("default").is_some_and(|d| !d.is_null())) {
+            self.errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
+        }
+        let unsupported = ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"];
+        for key in unsupported.into_iter().filter(|key| is_set(schema, key)) {
+            self.errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
+        }
+        if kind == "null" {
+            let why = "type cannot be set to null, use nullable as an alternative";
+            self.errors.push(FieldError::forbidden(&path.child("type"), why));
+        }
+        if schema.get("items").is_some_and(Value::is_array) {
+            let why = "items must be a schema object and not an array";
+            self.errors.push(FieldError::forbidden(&path.child("items"), why));
+        }
+        if place.in_metadata && is_set(schema, "x-kubernetes-embedded-resource") {
+            let at = path.child("x-kubernetes-embedded-resource");
+            self.errors.push(FieldError::forbidden(&at, "must not be used inside of resource meta"));
+        }
+    }
+
+    fn must_be(&mut self, schema: &Object, kind: &str, extension: &str, path: &Path) -> bool {
+        let found = schema.text(&["type"]);
+        if found == kind {
+            return true;
+        }
+        let why = format!("must be {kind} if {extension} is specified");
+        self.errors.push(match found {
+            "" => FieldError::required(&path.child("type"), why),
+            found => FieldError::invalid(&path.child("type"), found, why),
+        });
+        false
+    }
+
+    fn extensions(&mut self, schema: &Object, path: &Path) {
+        let text = |key: &str| schema.get(key).and_then(Value::as_str);
+        let items = schema.get("items").and_then(Value::as_object);
+        if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+            let at = path.child("x-kubernetes-preserve-unknown-fields");
+            self.errors.push(FieldError::invalid(&at, false, "must be true or undefined"));
+        }
+        if let Some(map_type) = text("x-kubernetes-map-type") {
+            self.must_be(schema, "object", "x-kubernetes-map-type", path);
+            if !matches!(map_type, "atomic" | "granular") {
+                let at = path.child("x-kubernetes-map-type");
+                self.errors.push(FieldError::not_supported(&at, map_type, &["atomic", "granular"]));
+            }
+        }
+        let list_type = text("x-kubernetes-list-type");
+        if let Some(list_type) = list_type {
+            let is_list = self.must_be(schema, "array", "x-kubernetes-list-type", path);
+            if let Some(items) = items.filter(|_| is_list && list_type == "set") {
+                self.set_items(items, path);
+            }
+            if !matches!(list_type, "atomic" | "set" | "map") {
+                let at = path.child("x-kubernetes-list-type");
+                self.errors.push(FieldError::not_supported(&at, list_type, &["atomic", "set", "map"]));
+            }
+        }
+        let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        if !keys.is_empty() && list_type != Some("map") {
+            let (at, why) =
+                (path.child("x-kubernetes-list-type"), "must be map if x-kubernetes-list-map-keys is non-empty");
+            self.errors.push(match list_type {
+                None => FieldError::required(&at, why),
+                Some(other) => FieldError::invalid(&at, other, why),
+            });
+        }
+        if list_type == Some("map") {
+            self.map_items(schema, items, keys, path);
+        }
+        if let (Some(items), Some(list_type @ ("set" | "map"))) = (items, list_type) {
+            self.list_items(items, list_type, keys, path);
+        }
+    }
+
+    /// Elements of a set are compared as wholes.
+    fn set_items(&mut self, items: &Object, path: &Path) {
+        let at = path.child("items");
+        let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        let inner_type = items.get("x-kubernetes-list-type").cloned().unwrap_or_default();
+        match items.text(&["type"]) {
+            "array" if !matches!(items.text(&["x-kubernetes-list-type"]), "" | "atomic") => {
+                self.errors.push(FieldError::invalid(&at.child("x-kubernetes-list-type"), inner_type, why));
+            }
+            "object" if items.text(&["x-kubernetes-map-type"]) != "atomic" => {
+                self.errors.push(FieldError::invalid(&at.child("x-kubernetes-map-type"), inner_type, why));
+            }
+            _ => (),
+        }
+    }
+
+    fn map_items(&mut self, schema: &Object, items: Option<&Object>, keys: &[Value], path: &Path) {
+        let keys_path = path.child("x-kubernetes-list-map-keys");
+        if keys.is_empty() {
+            let why = "must not be empty if x-kubernetes-list-type is map";
+            self.errors.push(FieldError::required(&keys_path, why));
+        }
+        let Some(items) = items else {
+            if schema.get("items").is_none_or(Value::is_null) {
+                let why = "must have a schema if x-kubernetes-list-type is map";
+                self.errors.push(FieldError::required(&path.child("items"), why));
+            }
+            return;
+        };
+        let kind = items.text(&["type"]);
+        if kind != "object" {
+            let why = "must be object if parent array's x-kubernetes-list-type is map";
+            self.errors.push(FieldError::invalid(&path.child("items").child("type"), kind, why));
+            return;
+        }
+        for (index, key) in keys.iter().enumerate() {
+            let name = key.as_str().unwrap_or_default();
+            let whole = Value::Array(keys.to_vec());
+            match items.at(&["properties", name]).and_then(Value::as_object) {
+                Some(inner) if matches!(inner.text(&["type"]), "array" | "object") => {
+                    let at = path.child("items").child("properties").key(name).child("type");
+                    let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                    self.errors.push(FieldError::invalid(&at, kind, why));
+                }
+                Some(_) => (),
+                None => {
+                    let why = "entries must all be names of item properties";
+                    self.errors.push(FieldError::invalid(&keys_path, whole.clone(), why));
+                }
+            }
+            if keys.iter().take(index).any(|before| before == key) {
+                self.errors.push(FieldError::invalid(&keys_path, whole, "must not contain duplicate entries"));
+            }
+        }
+    }
+
+    /// What identifies an element is always there.
+    fn list_items(&mut self, items: &Object, list_type: &str, keys: &[Value], path: &Path) {
+        let at = path.child("items");
+        if is_set(items, "nullable") {
+            let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+            self.errors.push(FieldError::forbidden(&at.child("nullable"), why));
+        }
+        for name in keys.iter().filter_map(Value::as_str).filter(|_| list_type == "map") {
+            let Some(inner) = items.at(&["properties", name]).and_then(Value::as_object) else { continue };
+            let at = at.child("properties").key(name);
+            let required = items.get("required").and_then(Value::as_array).into_iter().flatten();
+            let is_required = required.into_iter().any(|required| required == name);
+            const IN_KEYS: &str = "this property is in x-kubernetes-list-map-keys, so it";
+            if !is_required && inner.get("default").is_none_or(Value::is_null) {
+                let why = format!("{IN_KEYS} must have a default or be a required property");
+                self.errors.push(FieldError::required(&at.child("default"), why));
+            }
+            if is_set(inner, "nullable") {
+                self.errors.push(FieldError::forbidden(&at.child("nullable"), format!("{IN_KEYS} cannot be nullable")));
+            }
+        }
+    }
+
+    /// Rules in the expression language, as far as they can be judged without reading them.
+    fn rules(&mut self, schema: &'a Object, path: &Path) {
+        let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten();
+        let before = self.errors.len();
+        let mut any = false;
+        for (index, rule) in rules.enumerate().filter_map(|(index, rule)| Some((index, rule.as_object()?))) {
+            any = true;
+            let at = path.child("x-kubernetes-validations").index(index);
+            let text = |key: &str| rule.text(&[key]);
+            let invalid = |key: &str, why: &str| FieldError::invalid(&at.child(key), text(key), why);
+            let has_lines = |text: &str| text.trim().contains(['\n', '\r']);
+            if text("rule").trim().is_empty() {
+                self.errors.push(FieldError::required(&at.child("rule"), "rule is not specified"));
+            } else if !text("message").is_empty() && text("message").trim().is_empty() {
+                self.errors.push(invalid("message", "must be non-empty if specified"));
+            } else if has_lines(text("message")) {
+                self.errors.push(invalid("message", "must not contain line breaks"));
+            } else if has_lines(text("rule")) && text("message").trim().is_empty() {
+                let why = "message must be specified if rule contains line breaks";
+                self.errors.push(FieldError::required(&at.child("message"), why));
+            }
+            if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
+                let why = "messageExpression must be non-empty if specified";
+                self.errors.push(FieldError::required(&at.child("messageExpression"), why));
+            }
+            if !text("reason").is_empty() && !REASONS.contains(&text("reason")) {
+                self.errors.push(FieldError::not_supported(&at.child("reason"), text("reason"), &REASONS));
+            }
+            if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
+                self.errors.push(invalid("fieldPath", "must be non-empty if specified"));
+            }
+            if text("fieldPath").contains(['\n', '\r']) {
+                self.errors.push(invalid("fieldPath", "must not contain line breaks"));
+            }
+        }
+        if any && self.errors.len() == before {
+            self.expressions.push((path.clone(), schema));
+        }
+    }
+}
