@@ -1,6 +1,7 @@
 //! OpenAPI: version 3 as one document per group and version, version 2 as one for all; each is built when first asked for,
 //! beside the requests, and never again.
 
+mod custom;
 mod gnostic;
 mod operations;
 mod schemas;
@@ -48,10 +49,15 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
         }
         path => {
             let path = path.strip_prefix("openapi/v3/").ok_or_else(ApiError::no_such_resource)?.to_owned();
-            if !server.registry.all().iter().any(|served| path_of(served) == path) {
+            let is_known = |served: &Arc<Served>| path_of(served) == path;
+            let custom = server.custom.load();
+            let built = if server.registry.all().iter().any(is_known) {
+                document(server, path.clone()).await?
+            } else if custom.all().iter().any(is_known) {
+                custom_document(custom, path.clone()).await?
+            } else {
                 return Err(ApiError::no_such_resource());
-            }
-            let built = document(server, path.clone()).await?;
+            };
             let mut response = match context.query.get("hash") {
                 Some(hash) if hash != &*built.digest => moved(&path, &built),
                 _ => respond_built(&context.headers, &built, "application/json"),
@@ -88,12 +94,36 @@ async fn index(server: &Arc<ApiServer>) -> Result<Value, ApiError> {
         let url = format!("/openapi/v3/{path}?hash={}", built.digest);
         entries.insert(path, json!({"serverRelativeURL": url}));
     }
+    let custom = server.custom.load();
+    let paths: BTreeSet<String> = custom.all().iter().map(|served| path_of(served)).collect();
+    for path in paths {
+        let url = format!("/openapi/v3/{path}?hash={}", stamp(&custom, Some(&path)));
+        entries.insert(path, json!({"serverRelativeURL": url}));
+    }
     Ok(json!({"paths": entries}))
 }
 
 async fn document(server: &Arc<ApiServer>, path: String) -> Result<Built, ApiError> {
     let wanted = path.clone();
     built(server, &path, move |registry| version_three(registry, &wanted).to_string().into_bytes()).await
+}
+
+/// Names the content of a custom document, or of all, without making it.
+fn stamp(custom: &Registry, path: Option<&str>) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for served in custom.all().iter().filter(|served| path.is_none_or(|path| path_of(served) == path)) {
+        if let Some(custom) = served.custom() {
+            context.update(custom.definition.stamp.as_bytes());
+        }
+    }
+    context.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect()
+}
+
+/// The document of custom resources. Clients keep it, so the server does not.
+async fn custom_document(custom: Arc<Registry>, path: String) -> Result<Built, ApiError> {
+    let digest = stamp(&custom, Some(&path)).into();
+    let work = tokio::task::spawn_blocking(move || version_three(&custom, &path).to_string());
+    Ok(Built { bytes: work.await.map_err(ApiError::internal)?.into(), digest })
 }
 
 /// The document of a key, built on a thread of its own the first time.
@@ -168,8 +198,13 @@ async fn version_two(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
         _ => None,
     });
     let content_type = wanted.ok_or_else(|| ApiError::not_acceptable("OpenAPI v2 is JSON or protobuf"))?;
-    let built = built(server, content_type, move |registry| {
-        let document = v2::document(registry);
+    let custom = server.custom.load();
+    // What was made for other definitions is of no use any more.
+    let prefix = format!("{content_type} ");
+    let key = format!("{prefix}{}", stamp(&custom, None));
+    BUILT.get_or_init(Mutex::default).lock().retain(|known, _| !known.starts_with(&prefix) || *known == key);
+    let built = built(server, &key, move |registry| {
+        let document = v2::document([registry, &custom]);
         if content_type == V2_JSON { document.to_string().into_bytes() } else { gnostic::encode(&document) }
     });
     Ok(respond_built(&context.headers, &built.await?, content_type))

@@ -100,8 +100,8 @@ pub(crate) struct Definition {
     /// Nothing new is created.
     pub(crate) is_terminating: bool,
     pub(super) stored: Arc<Stored>,
-    /// Everything that serving depends on.
-    spec: Value,
+    /// Differs where what is served differs.
+    pub(crate) stamp: String,
 }
 
 impl Definition {
@@ -130,7 +130,7 @@ impl Definition {
             is_established: super::conditions::is_true(object, "Established"),
             is_terminating: super::conditions::is_true(object, "Terminating"),
             stored: stored.clone(),
-            spec: digest(object, &names),
+            stamp: stamp(object),
             names,
             group,
         }
@@ -142,7 +142,7 @@ impl Definition {
 
     /// Objects look the same by it.
     pub(crate) fn serves_same(&self, other: &Self) -> bool {
-        self.spec == other.spec
+        self.stamp == other.stamp
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -184,15 +184,13 @@ impl Definition {
     }
 }
 
-/// The parts of a definition that change what is served, as one value.
-fn digest(object: &Object, names: &Names) -> Value {
-    let text = serde_json::to_vec(&object.get("spec")).unwrap_or_default();
-    let hash = ring::digest::digest(&ring::digest::SHA256, &text);
-    let hash: Vec<Value> = hash.as_ref().iter().map(|byte| Value::from(*byte)).collect();
-    let names = [&names.plural, &names.singular, &names.kind, &names.list_kind];
-    let names: Vec<Value> = names.into_iter().map(|name| name.as_str().into()).collect();
-    let accepted = object.at(&["status", "acceptedNames"]).cloned().unwrap_or_default();
-    Value::Array(vec![hash.into(), names.into(), accepted])
+/// Differs where what is served differs.
+fn stamp(object: &Object) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in [object.get("spec"), object.at(&["status", "acceptedNames"])] {
+        context.update(&serde_json::to_vec(&part).unwrap_or_default());
+    }
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 fn read_version(version: &Object, all: &[&Object], group: &str, kind: &str) -> Version {

@@ -134,8 +134,10 @@ fn schema(out: &mut Out, value: &Value) {
     text(out, 2, value, "format");
     text(out, 4, value, "description");
     strings(out, 19, value.get("required"));
-    if let Some(inner) = value.get("additionalProperties") {
-        out.message(21, |out| out.message(1, |out| schema(out, inner)));
+    match value.get("additionalProperties") {
+        None => (),
+        Some(Value::Bool(allowed)) => out.message(21, |out| out.number(2, u64::from(*allowed))),
+        Some(inner) => out.message(21, |out| out.message(1, |out| schema(out, inner))),
     }
     if value.get("type").is_some() {
         out.message(22, |out| text(out, 1, value, "type"));

@@ -1,5 +1,6 @@
 //! The paths of a group's resources, with the parameters that clients look for before they use them.
 
+use api::resources::Subresource;
 use serde_json::{Map, Value, json};
 
 use super::path_of;
@@ -30,26 +31,43 @@ pub(super) fn add(served: &Served, paths: &mut Map<String, Value>) {
     ];
     for (verb, method, path) in all {
         if served.info.verbs.iter().any(|known| known == verb) {
-            insert(paths, path, served, method, operation(served, verb, &served.schema.name, ""));
+            insert(paths, path, served, method, operation(served, verb, &name_of(served, &served.info.kind), ""));
         }
     }
     if served.info.namespaced && served.info.verbs.iter().any(|verb| verb == "list") {
         let everywhere = format!("{root}/{}", served.info.plural);
-        let list = operation(served, "list", &served.schema.name, "ForAllNamespaces");
+        let list = operation(served, "list", &name_of(served, &served.info.kind), "ForAllNamespaces");
         paths.insert(everywhere, json!({"get": list, "parameters": []}));
     }
     for subresource in &served.info.subresources {
-        let Some(schema) = super::type_of(served, subresource) else {
+        let Some(schema) = subresource_type(served, subresource) else {
             continue; // Streams have options, not objects.
         };
         let path = format!("{one}/{}", subresource.name);
         for (verb, method) in [("get", "get"), ("update", "put"), ("patch", "patch"), ("create", "post")] {
             if subresource.verbs.iter().any(|known| known == verb) {
                 let suffix = capitalized(&subresource.name);
-                insert(paths, &path, served, method, operation(served, verb, &schema.name, &suffix));
+                insert(paths, &path, served, method, operation(served, verb, &schema, &suffix));
             }
         }
     }
+}
+
+/// The name that a kind of this group and version has among the schemas.
+fn name_of(served: &Served, kind: &str) -> String {
+    match served.custom() {
+        Some(custom) => custom.definition.type_name(&served.info.version, kind),
+        None if kind == served.info.kind => served.schema.name.to_string(),
+        None => format!("{}List", served.schema.name),
+    }
+}
+
+fn subresource_type(served: &Served, subresource: &Subresource) -> Option<String> {
+    let is_own = served.custom().is_some() && subresource.group_version.is_none();
+    if is_own {
+        return Some(name_of(served, &served.info.kind));
+    }
+    super::type_of(served, subresource).map(|schema| schema.name.to_string())
 }
 
 fn insert(paths: &mut Map<String, Value>, path: &str, served: &Served, method: &str, operation: Value) {
@@ -85,7 +103,7 @@ fn operation(served: &Served, verb: &str, type_name: &str, suffix: &str) -> Valu
         other => (other, other),
     };
     let answer = match verb {
-        "list" => format!("{}List", served.schema.name),
+        "list" => name_of(served, &served.list_kind),
         "delete" | "deletecollection" => format!("{META}.Status"),
         _ => type_name.to_owned(),
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::schema::generated::APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA as OBJECT_META;
 use api::schema::{Field, SchemaOr, Shape, Topology, Type, Zero, docs, generated::KINDS, named};
 use serde_json::{Map, Value, json};
 
@@ -30,6 +31,16 @@ impl Schemas {
 
     /// Adds a resource's kind, its list, and those of its subresources.
     pub(super) fn add_resource(&mut self, served: &Served) {
+        if let Some(custom) = served.custom() {
+            self.found.extend(super::custom::schemas(served, custom));
+            self.add(&OBJECT_META);
+            for subresource in &served.info.subresources {
+                if let Some(schema) = super::type_of(served, subresource) {
+                    self.add(schema);
+                }
+            }
+            return;
+        }
         self.add(&served.schema);
         if served.info.verbs.iter().any(|verb| verb == "list") {
             self.add_list(served);

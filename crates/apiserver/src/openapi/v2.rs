@@ -9,17 +9,28 @@ use crate::registry::Registry;
 
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
-pub(super) fn document(registry: &Registry) -> Value {
-    let paths: BTreeSet<String> = registry.all().iter().map(|served| path_of(served)).collect();
+pub(super) fn document(registries: [&Registry; 2]) -> Value {
+    let paths = |registry: &'_ Registry| -> BTreeSet<String> { registry.all().iter().map(|s| path_of(s)).collect() };
+    let all = registries.into_iter().flat_map(|registry| paths(registry).into_iter().map(move |path| (registry, path)));
     let (mut definitions, mut operations) = (Map::new(), Map::new());
-    for path in paths {
+    for (registry, path) in all {
+        let own: BTreeSet<String> = registry
+            .all()
+            .iter()
+            .filter(|served| path_of(served) == path)
+            .filter_map(|served| Some((served, served.custom()?)))
+            .map(|(served, custom)| custom.definition.type_name(&served.info.version, &served.info.kind))
+            .collect();
         let mut document = version_three(registry, &path);
         let mut take = |pointer: &str| match document.pointer_mut(pointer).map(Value::take) {
             Some(Value::Object(map)) => map,
             _ => Map::new(),
         };
         for (name, schema) in take("/components/schemas") {
-            define(&mut definitions, name, schema);
+            match own.contains(&name) {
+                true => drop(definitions.insert(name, super::custom::older(schema))),
+                false => define(&mut definitions, name, schema),
+            }
         }
         operations.extend(take("/paths").into_iter().map(|(path, item)| (path, path_item(item))));
     }
