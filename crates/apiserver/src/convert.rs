@@ -90,6 +90,23 @@ pub(crate) fn between(from: Option<&Served>, to: Option<&Served>, wanted: &str, 
     }
 }
 
+/// The same from one version that is served to another.
+pub(crate) fn across(from: &Served, to: &Served, object: Object) -> Object {
+    let builtin = |served| Some(served).filter(|served: &&Served| served.custom().is_none());
+    between(builtin(from), builtin(to), &to.info.api_version(), object)
+}
+
+/// An object at rest, without asking a webhook.
+pub(crate) fn seen(served: &Served, stored: &Stored) -> Object {
+    match served.custom() {
+        None => read(served, stored.decode()),
+        Some(custom) => {
+            let object = between(None, None, &served.info.api_version(), custom.definition.fit(stored.decode()));
+            custom.definition.prune(object, custom.version())
+        }
+    }
+}
+
 fn read(served: &Served, mut object: Object) -> Object {
     if served.is_storage_version() {
         return object;

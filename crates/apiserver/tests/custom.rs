@@ -205,7 +205,7 @@ async fn webhook() -> Result<(u16, String)> {
                 let mut seen = Vec::new();
                 let mut buffer = vec![0; 1 << 16];
                 while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                    seen.extend_from_slice(&buffer[..count]);
+                    seen.extend(buffer.iter().take(count));
                     let text = String::from_utf8_lossy(&seen).into_owned();
                     let Some((_, body)) = text.split_once("\r\n\r\n") else { continue };
                     let Ok(review) = serde_json::from_str::<Value>(body) else { continue };
@@ -228,25 +228,25 @@ async fn webhook() -> Result<(u16, String)> {
 }
 
 fn converted(review: &Value) -> Value {
-    let wanted = &review["request"]["desiredAPIVersion"];
-    let mut objects = review["request"]["objects"].as_array().cloned().unwrap_or_default();
-    for object in &mut objects {
-        let spec = object["spec"].clone();
-        object["spec"] = match (wanted.as_str(), spec["where"].as_str()) {
-            (Some("example.com/v2"), Some(both)) => {
-                let (host, port) = both.split_once(':').unwrap_or((both, ""));
-                json!({"host": host, "port": port})
-            }
-            (Some("example.com/v1"), None) => {
-                json!({"where": format!("{}:{}", spec["host"].as_str().unwrap_or(""), spec["port"].as_str().unwrap_or(""))})
-            }
-            _ => spec,
+    let at = |pointer: &str| review.pointer(pointer).cloned().unwrap_or_default();
+    let wanted = at("/request/desiredAPIVersion");
+    let convert = |mut object: Value| {
+        let text = |key: &str| object.pointer(&format!("/spec/{key}")).and_then(Value::as_str).unwrap_or_default();
+        let spec = match (wanted.as_str(), text("where").split_once(':')) {
+            (Some("example.com/v2"), Some((host, port))) => json!({"host": host, "port": port}),
+            (Some("example.com/v1"), None) => json!({"where": format!("{}:{}", text("host"), text("port"))}),
+            _ => Value::Null,
         };
-        object["apiVersion"] = wanted.clone();
-    }
+        if let Some(map) = object.as_object_mut() {
+            map.insert("spec".into(), spec);
+            map.insert("apiVersion".into(), wanted.clone());
+        }
+        object
+    };
+    let objects: Vec<Value> = at("/request/objects").as_array().into_iter().flatten().cloned().map(convert).collect();
     json!({
         "kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1",
-        "response": {"uid": review["request"]["uid"], "result": {"status": "Success"}, "convertedObjects": objects},
+        "response": {"uid": at("/request/uid"), "result": {"status": "Success"}, "convertedObjects": objects},
     })
 }
 

@@ -189,7 +189,7 @@ impl Invocation<'_> {
         };
         let in_version = |from: &Served, to: &Served, object: Object| match std::ptr::eq(from, to) {
             true => object,
-            false => convert::from_storage(to, convert::to_storage(from, object)),
+            false => convert::across(from, to, object),
         };
         let mut seen = in_version(own, served, object.clone());
         match change {
@@ -201,7 +201,11 @@ impl Invocation<'_> {
                     }
                 }
                 let mut atomics = Vec::new();
-                known(&config, &served.schema, "").map_err(|why| {
+                let fits = match served.custom() {
+                    Some(_) => api::apply::validate(&config, &served.schema),
+                    None => known(&config, &served.schema, ""),
+                };
+                fits.map_err(|why| {
                     format!("error applying patch: failed to convert patch object to typed object: {why}")
                 })?;
                 find_atomics(&config, &served.schema, "", &mut atomics);
@@ -232,7 +236,7 @@ impl Invocation<'_> {
             return Err(format!("strict decoding error: {unknown}"));
         }
         let Json::Object(mut changed) = value else { return Ok(()) };
-        served.strategy.default(&mut changed);
+        served.strategy().default(&mut changed);
         api::decode::complete(&mut changed, &served.schema);
         *object = in_version(served, own, changed);
         Ok(())

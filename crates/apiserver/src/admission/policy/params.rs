@@ -9,7 +9,7 @@ use super::definition::{Binding, Policy};
 use crate::convert;
 use crate::registry::Served;
 use crate::server::ApiServer;
-use crate::storage::Cache;
+use crate::storage::{Cache, Stored};
 
 /// Why a policy cannot be used at all: nothing serves the kind of its parameters.
 pub(super) fn unknown_kind(server: &ApiServer, policy: &Policy) -> Option<String> {
@@ -23,7 +23,7 @@ pub(super) fn unknown_kind(server: &ApiServer, policy: &Policy) -> Option<String
 fn find(server: &ApiServer, api_version: &str, kind: &str) -> Option<(Arc<Served>, Arc<Cache>)> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let is_it = |info: &api::resources::Resource| info.group == group && info.version == version && info.kind == kind;
-    let all = server.registry.all();
+    let all = server.all_served();
     let found = all.iter().find(|served| is_it(&served.info) && served.cache.is_some())?;
     Some((found.clone(), found.cache.clone()?))
 }
@@ -53,7 +53,7 @@ pub(super) fn collect(
         (true, "") => namespace,
         (true, own) => own,
     };
-    let seen = |object: Object| Some(convert::from_storage(&served, object));
+    let seen = |stored: &Stored| Some(convert::seen(&served, stored));
     let name = reference.text(&["name"]);
     let params: Vec<Option<Object>> = if name.is_empty() {
         let selector = reference.get("selector").and_then(|selector| serde_json::from_value(selector.clone()).ok());
@@ -61,12 +61,9 @@ pub(super) fn collect(
         let snapshot = cache.snapshot();
         let all = snapshot.objects.values();
         let chosen = all.filter(|stored| !served.info.namespaced || stored.namespace() == namespace);
-        chosen
-            .filter(|stored| selector.matches_by(|key| stored.label(key)))
-            .map(|stored| seen(stored.decode()))
-            .collect()
+        chosen.filter(|stored| selector.matches_by(|key| stored.label(key))).map(|stored| seen(stored)).collect()
     } else {
-        cache.get(&served.key(namespace, name)).map(|stored| seen(stored.decode())).into_iter().collect()
+        cache.get(&served.key(namespace, name)).map(|stored| seen(&stored)).into_iter().collect()
     };
     if params.is_empty() && reference.text(&["parameterNotFoundAction"]) == "Deny" {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());

@@ -248,10 +248,7 @@ pub(super) struct Seen<'a> {
 impl<'a> Seen<'a> {
     pub(super) fn new(attributes: &Attributes<'a>, matched: &Matched, object: Option<&'a Object>) -> Self {
         use std::borrow::Cow;
-        let as_served = |served: &Served, object: &Object| {
-            let stored = convert::to_storage(attributes.served, object.clone());
-            convert::from_storage(served, stored)
-        };
+        let as_served = |served: &Served, object: &Object| convert::across(attributes.served, served, object.clone());
         let object = object.filter(|_| attributes.operation != Operation::Delete);
         match matched {
             Matched::Itself => Self {
