@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
-pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml};
+pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml, yaml_tracked};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.

@@ -39,10 +39,20 @@ pub(super) fn options(context: &Context) -> Result<(String, bool), ApiError> {
     Ok((manager.ok_or_else(missing)?, force))
 }
 
-pub(super) async fn read_config(body: Body) -> Result<Object, ApiError> {
+pub(super) async fn read_config(context: &Context, body: Body) -> Result<Object, ApiError> {
     let bytes = http::read(body).await?;
-    match http::yaml(&bytes) {
-        Ok(Value::Object(config)) => Ok(config),
+    match http::yaml_tracked(&bytes) {
+        Ok((Value::Object(config), twice)) => {
+            match (twice, context.query.get("fieldValidation").unwrap_or("Warn")) {
+                (Some(twice), "Strict") => {
+                    let why = format!("error converting YAML to JSON: yaml: unmarshal errors:\n  {twice}");
+                    return Err(ApiError::bad_request(format!("error strict decoding YAML: {why}")));
+                }
+                (Some(twice), "Warn") => context.warn(twice),
+                _ => (),
+            }
+            Ok(config)
+        }
         Ok(_) => Err(ApiError::bad_request("error decoding YAML: the configuration is not an object")),
         Err(error) => {
             let why = error.message.replace("error converting YAML to JSON: ", "");
@@ -60,7 +70,7 @@ pub(super) async fn answer(
     let accept = context.accept()?;
     let info = &context.info;
     let (manager, force) = options(context)?;
-    let config = read_config(body).await?;
+    let config = read_config(context, body).await?;
     let writer = Writer {
         server,
         served,

@@ -40,7 +40,7 @@ pub(super) async fn answer(
         writer.current(&info.namespace, &info.name).await?.1
     } else if info.verb == "patch" && content_type.starts_with("application/apply-patch+yaml") {
         let (manager, force) = apply::options(context)?;
-        let config = parent_config(served, &apply::read_config(body).await?)?;
+        let config = parent_config(served, &apply::read_config(context, body).await?)?;
         let writer = Writer { tracking: Tracking::Applied, ..writer };
         let fields = FieldManager { registry: &server.registry, served, subresource: "scale" };
         let change = |live: &Object| fields.apply(Some(live), &config, &manager, force, &now());

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use api::{ApiError, Object, protobuf};
 use http::{HeaderMap, header};
 use serde_json::Value;
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 /// How much of a body that makes no sense is shown.
 const SHOWN: usize = 30;
@@ -93,16 +94,36 @@ fn from_protobuf(
 }
 
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+    parse_yaml(bytes, DuplicateKeyPolicy::Error).map_err(|error| unreadable(&error))
+}
+
+/// The same, taking the last of a field that comes several times, and telling of it as upstream does.
+pub(crate) fn yaml_tracked(bytes: &[u8]) -> Result<(Value, Option<String>), ApiError> {
+    match parse_yaml(bytes, DuplicateKeyPolicy::Error) {
+        Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
+            let value = parse_yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| unreadable(&error))?;
+            let (line, key) = (location.line(), key.unwrap_or_default());
+            Ok((value, Some(format!("line {line}: key {key:?} already set in map"))))
+        }
+        parsed => Ok((parsed.map_err(|error| unreadable(&error))?, None)),
+    }
+}
+
+fn parse_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, serde_saphyr::Error> {
     let text: Cow<'_, str> = String::from_utf8_lossy(bytes);
     let alias_limits = serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED };
-    let options = serde_saphyr::options! { alias_limits: alias_limits, with_snippet: false };
-    serde_saphyr::from_str_with_options(&text, options).map_err(|error| {
-        let mut why = error.to_string();
-        if why.contains("alias replay limit exceeded") {
-            why = "yaml: document contains excessive aliasing".to_owned();
-        }
-        ApiError::bad_request(format!("error converting YAML to JSON: {why}"))
-    })
+    let options = serde_saphyr::options! {
+        alias_limits: alias_limits, with_snippet: false, duplicate_keys: duplicate_keys
+    };
+    serde_saphyr::from_str_with_options(&text, options)
+}
+
+fn unreadable(error: &serde_saphyr::Error) -> ApiError {
+    let mut why = error.to_string();
+    if why.contains("alias replay limit exceeded") {
+        why = "yaml: document contains excessive aliasing".to_owned();
+    }
+    ApiError::bad_request(format!("error converting YAML to JSON: {why}"))
 }
 
 /// The beginning of a body: text if it looks like JSON, else in hexadecimal.

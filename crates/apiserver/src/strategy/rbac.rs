@@ -6,7 +6,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::json;
 
 use super::check::{At, check};
-use super::{Strategy, items_mut, set_default};
+use super::{Strategy, items_mut};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -58,10 +58,13 @@ impl Strategy for Bindings {
     }
 
     fn default(&self, object: &mut Object) {
-        set_default(object, &["roleRef", "apiGroup"], GROUP);
+        // Clients that always write the field leave it empty.
+        if object.text(&["roleRef", "apiGroup"]).is_empty() {
+            object.at_mut(&["roleRef"]).insert("apiGroup".into(), GROUP.into());
+        }
         for subject in items_mut(object, "subjects") {
-            if matches!(subject.text(&["kind"]), "User" | "Group") {
-                set_default(subject, &["apiGroup"], GROUP);
+            if matches!(subject.text(&["kind"]), "User" | "Group") && subject.text(&["apiGroup"]).is_empty() {
+                subject.insert("apiGroup".into(), GROUP.into());
             }
         }
     }
