@@ -1,7 +1,8 @@
-//! Chores of the repository: `cargo xtask codegen|tidy|test|bench`.
+//! Chores of the repository: `cargo xtask codegen|tidy|test|fuzz|bench`.
 
 mod bench;
 mod codegen;
+mod fuzz;
 mod packages;
 mod test;
 mod tidy;
@@ -23,17 +24,22 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
+    if std::env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some() {
+        return fuzz::compile(std::env::args_os().skip(1));
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["codegen"] => codegen::run(),
         ["tidy"] => tidy::run(),
         ["test", only @ ..] => test::run(only),
+        ["fuzz", which @ ..] => fuzz::run(which),
         ["bench", which @ ..] => bench::run(which),
         other => bail!(
             "usage: cargo xtask codegen    write the schema tables\n       \
              cargo xtask tidy       check the rules of the house\n       \
              cargo xtask test [--long] [STEP…]  install what tests need, then run fmt, clippy, tidy, unit and end-to-end \
              tests; the long version crashes and races for an hour\n       \
+             cargo xtask fuzz [--seconds=N] [NAME…]  give every decoder bytes nobody meant\n       \
              cargo xtask bench NAME    measure against the peer, side by side (store)\n\
              (got {other:?})"
         ),

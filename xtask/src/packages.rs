@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 /// A program the tests call, and the package that has it.
-const NEEDED: [(&str, &str); 9] = [
+const NEEDED: [(&str, &str); 10] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("docker-registry", "docker-registry"),
@@ -15,6 +15,8 @@ const NEEDED: [(&str, &str); 9] = [
     ("nft", "nftables"),
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
+    // The fuzzer is written in C++.
+    ("g++", "g++"),
 ];
 
 pub(crate) fn install() -> Result<()> {

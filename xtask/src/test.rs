@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use crate::{packages, tidy};
+use crate::{fuzz, packages, tidy};
 
 /// A step's name, and what it does: the usual, or the long version.
 type Step = (&'static str, fn(Length) -> Result<()>);
@@ -17,13 +17,14 @@ enum Length {
     Long,
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("packages", |_| packages::install()),
     ("fmt", |length| cargo(&["fmt", "--all", "--check"], length)),
     ("tidy", |_| tidy::run()),
     ("clippy", |length| cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], length)),
     // Tests of networks and containers share the machine's namespaces and cgroups.
     ("unit", |length| cargo(&["test", "--workspace", "--exclude", "e2e", "--quiet"], length)),
+    ("fuzz", |length| fuzz::run(if length == Length::Long { &["--seconds=300"] } else { &[] })),
     ("end-to-end", end_to_end),
 ];
 

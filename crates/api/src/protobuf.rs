@@ -30,6 +30,8 @@ pub enum ProtobufError {
     Truncated,
     #[error("proto: illegal wireType {0}")]
     WireType(u8),
+    #[error("proto: wrong wireType = {0}")]
+    WrongWireType(u8),
     #[error("proto: integer overflow")]
     Overflow,
     #[error("proto: a string is not valid UTF-8")]

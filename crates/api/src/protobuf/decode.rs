@@ -195,7 +195,8 @@ fn scalar(shape: &Shape, raw: &Raw<'_>, depth: usize) -> Result<Value> {
             _ => "0".into(),
         },
         (Shape::IntOrString, Raw::Bytes(bytes)) => int_or_string(bytes)?,
-        _ => Value::Null,
+        (_, Raw::Number(_)) => return Err(ProtobufError::WrongWireType(0)),
+        (_, Raw::Bytes(_)) => return Err(ProtobufError::WrongWireType(2)),
     })
 }
 
