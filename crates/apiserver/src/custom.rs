@@ -9,6 +9,7 @@ mod controller;
 mod definition;
 mod finalizer;
 mod resources;
+mod rules;
 mod strategy;
 
 use std::borrow::Cow;
@@ -24,6 +25,7 @@ pub(crate) use self::conditions::{CLEANUP, is_true, set_condition};
 pub(crate) use self::controller::start;
 pub(crate) use self::definition::{Conversion, Definition, Scale, Version};
 pub(crate) use self::resources::{Resources, compare_versions};
+pub(crate) use self::rules::check as check_rules;
 use crate::storage::{Examine, Texts};
 
 /// One version of a definition.
@@ -86,6 +88,11 @@ impl Definition {
     pub(crate) fn type_name(&self, version: &str, kind: &str) -> String {
         let group: Vec<&str> = self.group.split('.').rev().collect();
         format!("{}.{version}.{kind}", group.join("."))
+    }
+
+    /// The rules of a version in the expression language, if it has any.
+    pub(crate) fn rules<'a>(&self, version: &'a Version) -> Option<&'a rules::Rules> {
+        version.rules.get_or_init(|| rules::Rules::of(&self.open_api(&version.name)).map(Box::new)).as_deref()
     }
 
     /// The schema of a version as it was written.

@@ -9,6 +9,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
 use super::columns::{PrinterColumn, columns};
+use super::rules::Rules;
 use crate::storage::{PREFIX, Stored};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub(crate) struct Version {
     pub(crate) selectable: Vec<(String, JsonPath)>,
     /// Made when first needed.
     pub(super) schema: OnceLock<Type>,
+    pub(super) rules: OnceLock<Option<Box<Rules>>>,
 }
 
 /// Stands for a version that is not there.
@@ -76,6 +78,7 @@ pub(super) static NOTHING: Version = Version {
     columns: Vec::new(),
     selectable: Vec::new(),
     schema: OnceLock::new(),
+    rules: OnceLock::new(),
 };
 
 /// How objects get from one version to another.
@@ -230,5 +233,6 @@ fn read_version(version: &Object, all: &[&Object], group: &str, kind: &str) -> V
         columns: columns(version),
         selectable: selectable.collect(),
         schema: OnceLock::new(),
+        rules: OnceLock::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! The rules of custom resources, which follow from their definition.
 
-use api::field::{FieldError, Path};
+use api::field::{ErrorKind, FieldError, Path};
 use api::{Object, ObjectExt as _, structural};
 use serde_json::Value;
 
@@ -63,6 +63,7 @@ impl Strategy for Custom {
         errors.extend(self.scale(object, true));
         structural::embedded(&value, schema, true, &Path::default(), &mut errors);
         structural::lists(&value, schema, &Path::default(), &mut errors);
+        self.rules(&value, None, &mut errors);
         errors
     }
 
@@ -73,6 +74,7 @@ impl Strategy for Custom {
         errors.extend(self.scale(new, true));
         structural::embedded(&value, schema, true, &Path::default(), &mut errors);
         self.lists(&value, &before, &mut errors);
+        self.rules(&value, Some(&before), &mut errors);
         errors
     }
 
@@ -83,12 +85,34 @@ impl Strategy for Custom {
             errors = structural::validate(status, old.get("status"), inner, &Path::new("status"));
         }
         errors.extend(self.scale(new, false));
-        self.lists(&Value::Object(new.clone()), &Value::Object(old.clone()), &mut errors);
+        let (new, old) = (Value::Object(new.clone()), Value::Object(old.clone()));
+        self.lists(&new, &old, &mut errors);
+        self.rules(&new, Some(&old), &mut errors);
         errors
     }
 }
 
 impl Custom {
+    /// The rules in the expression language. They rely on types and bounds: an object that breaks those is not put to them.
+    fn rules(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        let Some(rules) = self.definition.rules(self.version()) else { return };
+        let blocks = |error: &FieldError| {
+            use ErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
+            matches!(error.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid)
+        };
+        if errors.iter().any(blocks) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to \
+                       complete validation";
+            errors.push(FieldError::invalid("<nil>", Value::Null, why));
+            return;
+        }
+        let (failed, tolerated) = rules.validate(new, old);
+        for error in tolerated {
+            tracing::debug!(%error, "an unchanged value fails a rule");
+        }
+        errors.extend(failed);
+    }
+
     /// Lists that were ambiguous before may stay so.
     fn lists(&self, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
         let (mut found, mut before) = (Vec::new(), Vec::new());

@@ -130,7 +130,6 @@ fn keep_stored_versions(object: &mut Object) {
 /// The definition as upstream judges it.
 fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let lifted = versions::lifted(new);
-    let before = old.map(versions::lifted);
     check(&lifted, |at| {
         let spec = at.field("spec");
         let group = spec.field("group");
@@ -143,7 +142,7 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
             }
         }
         spec.field("scope").needed_one_of(&["Cluster", "Namespaced"]);
-        versions::check(&spec, before.as_ref());
+        versions::check(&spec);
         if let Some(first) = spec.each("versions").first() {
             // The older form has the first version's name above, too.
             let wrong = is_dns_1035(first.field("name").text());
@@ -157,7 +156,7 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
             wanted.field(name).needed();
         }
         names(&wanted);
-        versions::check_shared(&spec, before.as_ref());
+        versions::check_shared(&spec);
         conversion(&spec.field("conversion"), new, old);
     })
 }

@@ -36,7 +36,7 @@ const NOT_AT_ROOT: [&str; 18] = [
 ];
 
 /// `at` is what holds the schema, in a version or above all.
-pub(super) fn check(at: &At<'_>, has_status: bool, old: Option<&Object>) {
+pub(super) fn check(at: &At<'_>, has_status: bool) {
     let root = at.field("openAPIV3Schema");
     let Some(schema) = root.value().as_object() else { return };
     let path = root.path().clone();
@@ -65,9 +65,10 @@ pub(super) fn check(at: &At<'_>, has_status: bool, old: Option<&Object>) {
         rules_apply = found.is_empty();
         root.extend(found);
     }
-    let mut walk = Walk { errors: Vec::new(), expressions: Vec::new() };
+    let mut walk = Walk { errors: Vec::new(), has_rules: false };
     walk.schema(schema, &path, Place { is_root: true, ..Place::default() });
     let has_errors = root.complaints() > 0 || !walk.errors.is_empty();
+    let has_rules = walk.has_rules;
     root.extend(walk.errors);
     match unsupported {
         Some(key) if !has_errors => {
@@ -76,20 +77,10 @@ pub(super) fn check(at: &At<'_>, has_status: bool, old: Option<&Object>) {
         }
         _ => (),
     }
-    if rules_apply {
-        root.extend(expressions(&walk.expressions, old));
+    // What is said of expressions would only confuse while the schema itself is wrong.
+    if rules_apply && !has_errors && has_rules {
+        root.extend(crate::custom::check_rules(schema, &path));
     }
-}
-
-/// Rules in the expression language. A server that does not evaluate them must not take them.
-fn expressions(found: &[(Path, &Object)], _old: Option<&Object>) -> Vec<FieldError> {
-    let refuse = |(path, _): &(Path, &Object)| {
-        FieldError::forbidden(
-            &path.child("x-kubernetes-validations"),
-            "validation rules are not supported by this server",
-        )
-    };
-    found.iter().map(refuse).collect()
 }
 
 fn is_set(schema: &Object, key: &str) -> bool {
@@ -161,14 +152,15 @@ struct Place {
     no_defaults: Option<String>,
 }
 
-struct Walk<'a> {
+struct Walk {
     errors: Vec<FieldError>,
     /// Schemas that have rules in the expression language.
-    expressions: Vec<(Path, &'a Object)>,
+    /// Some place has rules in the expression language.
+    has_rules: bool,
 }
 
-impl<'a> Walk<'a> {
-    fn schema(&mut self, schema: &'a Object, path: &Path, place: Place) {
+impl Walk {
+    fn schema(&mut self, schema: &Object, path: &Path, place: Place) {
         self.open_api(schema, path, &place);
         if is_set(schema, "uniqueItems") {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
@@ -379,9 +371,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Rules in the expression language, as far as they can be judged without reading them.
-    fn rules(&mut self, schema: &'a Object, path: &Path) {
+    fn rules(&mut self, schema: &Object, path: &Path) {
         let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten();
-        let before = self.errors.len();
         let mut any = false;
         for (index, rule) in rules.enumerate().filter_map(|(index, rule)| Some((index, rule.as_object()?))) {
             any = true;
@@ -413,8 +404,6 @@ impl<'a> Walk<'a> {
                 self.errors.push(invalid("fieldPath", "must not contain line breaks"));
             }
         }
-        if any && self.errors.len() == before {
-            self.expressions.push((path.clone(), schema));
-        }
+        self.has_rules |= any;
     }
 }

@@ -42,7 +42,7 @@ fn is_set(at: &At<'_>, name: &str) -> bool {
     at.field(name).is_true()
 }
 
-pub(super) fn check(spec: &At<'_>, old: Option<&Object>) {
+pub(super) fn check(spec: &At<'_>) {
     let versions = spec.field("versions");
     let above = spec.at(&["validation", "openAPIV3Schema"]);
     for version in versions.items() {
@@ -62,7 +62,7 @@ pub(super) fn check(spec: &At<'_>, old: Option<&Object>) {
         }
         deprecation(&version);
         let has_status = |at: &At<'_>| at.at(&["subresources", "status"]).exists();
-        schema::check(&version.field("schema"), has_status(&version) || has_status(spec), old);
+        schema::check(&version.field("schema"), has_status(&version) || has_status(spec));
         subresources(&version.field("subresources"));
         version.each("additionalPrinterColumns").iter().for_each(column);
         let fields = version.field("selectableFields");
@@ -81,10 +81,10 @@ pub(super) fn check(spec: &At<'_>, old: Option<&Object>) {
 }
 
 /// What stands above the versions.
-pub(super) fn check_shared(spec: &At<'_>, old: Option<&Object>) {
+pub(super) fn check_shared(spec: &At<'_>) {
     let has_status = spec.at(&["subresources", "status"]).exists()
         || spec.each("versions").iter().any(|version| version.at(&["subresources", "status"]).exists());
-    schema::check(&spec.field("validation"), has_status, old);
+    schema::check(&spec.field("validation"), has_status);
     subresources(&spec.field("subresources"));
     spec.each("additionalPrinterColumns").iter().for_each(column);
     let fields = spec.field("selectableFields");
