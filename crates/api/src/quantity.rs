@@ -35,14 +35,20 @@ impl Quantity {
         let (number, suffix) = text.split_at(end);
         if let Some((_, shift)) = BINARY.iter().find(|(name, _)| *name == suffix) {
             let nanos = scaled(number, 0)?.checked_mul(1_i128 << shift).unwrap_or(i128::MAX);
-            return Ok(Self { nanos, format: Format::BinarySi });
+            return Ok(Self::capped(nanos, Format::BinarySi));
         }
         if let Some((_, power)) = DECIMAL.iter().take(10).find(|(name, _)| *name == suffix) {
-            return Ok(Self { nanos: scaled(number, *power)?, format: Format::DecimalSi });
+            return Ok(Self::capped(scaled(number, *power)?, Format::DecimalSi));
         }
         let exponent =
             suffix.strip_prefix(['e', 'E']).ok_or(QuantityError)?.parse::<i32>().map_err(|_| QuantityError)?;
-        Ok(Self { nanos: scaled(number, exponent.clamp(-40, 40))?, format: Format::DecimalExponent })
+        Ok(Self::capped(scaled(number, exponent.clamp(-40, 40))?, Format::DecimalExponent))
+    }
+
+    /// Nothing is more than the largest number upstream counts with.
+    fn capped(nanos: i128, format: Format) -> Self {
+        const MAX: i128 = i64::MAX as i128 * NANO;
+        Self { nanos: nanos.clamp(-MAX, MAX), format }
     }
 
     pub fn from_milli(milli: i64) -> Self {
