@@ -14,9 +14,9 @@ use crate::server::ApiServer;
 const MIN_SECONDS: i64 = 600;
 const DEFAULT_SECONDS: i64 = 3600;
 const MAX_SECONDS: i64 = 1 << 32;
-/// Clocks differ a little between machines.
 /// Of tokens that secrets hold.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+/// Clocks differ a little between machines.
 const LEEWAY_SECONDS: i64 = 10;
 
 /// An ECDSA P-256 key that signs tokens (ES256).
