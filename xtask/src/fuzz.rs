@@ -23,6 +23,8 @@ const FLAGS: [&str; 6] = [
 ];
 const STATIC: &str = "target-feature=+crt-static";
 const DYNAMIC: &str = "target-feature=-crt-static";
+/// Set where this program is called in place of the compiler.
+pub(crate) const AS_COMPILER: &str = "FERRY_XTASK_AS_COMPILER";
 /// How long each runs unless told otherwise.
 const SECONDS: u32 = 4;
 
@@ -39,6 +41,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--package", "fuzz", "--bins", "--quiet"]).current_dir(&root);
     build.env("RUSTC_WORKSPACE_WRAPPER", std::env::current_exe()?).env("CARGO_INCREMENTAL", "0");
+    build.env(AS_COMPILER, "1");
     ensure!(build.status()?.success(), "the fuzz targets cannot be built");
     for name in TARGETS.into_iter().filter(|name| only.is_empty() || only.contains(name)) {
         fuzz(&root, &target, name, seconds)?;

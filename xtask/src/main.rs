@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    if std::env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some() {
+    if std::env::var_os(fuzz::AS_COMPILER).is_some() {
         return fuzz::compile(std::env::args_os().skip(1));
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -7,14 +7,24 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 /// Larger than almost every object, small enough to be read in a millisecond.
-const LARGE: u64 = 128 << 10;
-/// YAML can refer to itself, and a patch can copy what it copied: little text may mean a lot.
-const LARGE_IF_IT_GROWS: u64 = 512;
+const LARGE: usize = 128 << 10;
+/// Less than this cannot grow to much.
+const LITTLE: usize = 512;
 
-/// From which size on a body of this type is a heavy one.
-pub(crate) fn large(headers: &HeaderMap) -> u64 {
+/// Little text may mean a lot: YAML that refers to itself, a patch that copies what it copied. All else takes as long as it is.
+pub(crate) fn is_heavy(headers: &HeaderMap, body: &[u8]) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if content_type.contains("yaml") || content_type.contains("json-patch") { LARGE_IF_IT_GROWS } else { LARGE }
+    let grows = match content_type {
+        kind if kind.contains("yaml") => body.contains(&b'*') && body.contains(&b'&'),
+        kind if kind.contains("json-patch") => body.windows(4).any(|word| word == b"copy"),
+        _ => false,
+    };
+    body.len() > LARGE || (grows && body.len() > LITTLE)
+}
+
+/// A body that is heavy whatever it says, or may be, has at least this size.
+pub(crate) fn may_be_heavy(size: Option<u64>) -> bool {
+    size.is_none_or(|size| size > LITTLE as u64)
 }
 
 pub(crate) struct Heavy(Semaphore);
@@ -37,5 +47,26 @@ impl Heavy {
         // It is never closed.
         let _turn = self.0.acquire().await;
         tokio::task::block_in_place(|| handle.block_on(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_grow_is_heavy_before_it_is_large() {
+        let check = |kind: &str, body: &str, want: bool| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
+            assert_eq!(is_heavy(&headers, body.as_bytes()), want, "{} bytes of {kind}", body.len());
+        };
+        let long = "x".repeat(1000);
+        check("application/json", &long, false);
+        check("application/json", &"x".repeat(LARGE + 1), true);
+        check("application/apply-patch+yaml", &long, false);
+        check("application/apply-patch+yaml", &format!("a: &a {long}\nb: *a"), true);
+        check("application/yaml", "a: &a []\nb: *a", false);
+        check("application/json-patch+json", &long, false);
+        check("application/json-patch+json", &format!("[{{\"op\":\"copy\"}}]{long}"), true);
     }
 }

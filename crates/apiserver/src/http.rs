@@ -21,6 +21,8 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// Upstream's limit on what a client may send.
 const MAX_BODY: usize = 3 << 20;
 const MAX_DISCARDED: usize = 8 << 20;
+/// What is kept free for a body because it is announced; announcing costs nothing.
+const MAX_AHEAD: usize = 64 << 10;
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
@@ -62,7 +64,7 @@ pub(crate) fn held<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
 /// The whole body, up to the limit.
 pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    let (mut bytes, mut size) = (BytesMut::with_capacity(if announced > MAX_BODY { 0 } else { announced }), 0);
+    let (mut bytes, mut size) = (BytesMut::with_capacity(announced.min(MAX_AHEAD)), 0);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;

@@ -226,13 +226,13 @@ impl ApiServer {
             return handlers::websocket::answer(self, &served, context, request).await;
         }
         let body = request.into_body();
-        let large = heavy::large(&context.headers);
-        if body.size_hint().upper().is_some_and(|size| size <= large) {
+        if !heavy::may_be_heavy(body.size_hint().upper()) {
             return handlers::answer(self, &served, context, body).await;
         }
         let bytes = crate::http::read(body).await?;
-        let answer = handlers::answer(self, &served, context, full(bytes.clone()));
-        if bytes.len() as u64 > large { self.heavy.run(answer).await } else { answer.await }
+        let is_heavy = heavy::is_heavy(&context.headers, &bytes);
+        let answer = handlers::answer(self, &served, context, full(bytes));
+        if is_heavy { self.heavy.run(answer).await } else { answer.await }
     }
 }
 

@@ -1,36 +1,21 @@
 //! Field names that are no names of the language, and how they are spelled instead.
 
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use crate::parser::RESERVED;
+
+/// Words that mean something; the others are only kept free.
+const MEANT: [&str; 4] = ["true", "false", "null", "in"];
 const ESCAPES: [(&str, &str); 4] = [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
+
+fn is_word(name: &str) -> bool {
+    MEANT.contains(&name) || RESERVED.contains(&name)
+}
 
 /// How a field is spelled in an expression; `None` if it cannot be.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if is_word(name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());
@@ -71,7 +56,7 @@ pub fn unescape(escaped: &str) -> Option<String> {
         let spelled = format!("__{word}__");
         match ESCAPES.iter().find(|(_, known)| *known == spelled) {
             Some((plain, _)) => out.push_str(plain),
-            None if RESERVED.contains(&word) && spelled == escaped => out.push_str(word),
+            None if is_word(word) && spelled == escaped => out.push_str(word),
             None => return None,
         }
         rest = after.get(word.len() + 2..)?;

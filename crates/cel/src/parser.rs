@@ -18,7 +18,8 @@ const MAX_DEPTH: u16 = 320;
 /// Macros that repeat their target could double the tree each time.
 const MAX_NODES: Id = 1_000_000;
 
-const RESERVED: [&str; 17] = [
+/// Words that name nothing.
+pub(crate) const RESERVED: [&str; 17] = [
     "as",
     "break",
     "const",

@@ -11,6 +11,7 @@ use kube::client::Body;
 use rand::Rng as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 /// The first pause after a failed list or watch, doubled up to [`RETRY_MAX`] until the server answers again.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -22,6 +23,8 @@ const WATCH_SECONDS: u32 = 300;
 const MAX_PAGE: usize = 1 << 30;
 const MAX_EVENT: usize = 16 << 20;
 const GONE: u16 = 410;
+/// A watch that said nothing and ended sooner is one that does not work.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What is followed.
 #[derive(Clone, Debug, Default)]
@@ -168,6 +171,7 @@ async fn watch(client: &kube::Client, target: &Target, from: &str, on: &mut Foll
         ("resourceVersion", from),
     ]);
     let mut body = send(client, target, &query, "PartialObjectMetadata").await?;
+    let begun = Instant::now();
     let mut version = None;
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -200,8 +204,13 @@ async fn watch(client: &kube::Client, target: &Target, from: &str, on: &mut Foll
             version = Some(serde_json::from_str::<Object>(object)?.metadata.resource_version);
         }
     }
-    // One that ends before it said anything is asked for again, but not in a hot loop.
-    version.map(ControlFlow::Continue).ok_or(Interruption::Empty)
+    match version {
+        Some(version) => Ok(ControlFlow::Continue(version)),
+        // Nothing happened for as long as the server keeps a watch.
+        None if begun.elapsed() >= AT_ONCE => Ok(ControlFlow::Continue(from.to_owned())),
+        // It is asked for again, but not in a hot loop.
+        None => Err(Interruption::Empty),
+    }
 }
 
 impl Target {
@@ -335,5 +344,47 @@ mod tests {
         )
         .await;
         assert_eq!(heard, ["Begin", "End", "Begin", "End", "Begin", "Listed(\"{'last':1}\")"]);
+    }
+
+    /// However often nothing happens: a pause between two watches is a time in which a cache is old.
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_watch_that_ends_in_its_time_goes_on_at_once() {
+        const WATCHES: usize = 30;
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let times = asked.clone();
+        let handler = move |request: http::Request<crate::Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let asked = asked.clone();
+            async move {
+                if !is_watch {
+                    return http::Response::new(text(r#"{"metadata":{"resourceVersion":"7"}}"#));
+                }
+                let count = {
+                    let mut asked = asked.lock();
+                    asked.push(Instant::now());
+                    asked.len()
+                };
+                let event = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"8\"}}}\n";
+                let quiet = futures::stream::once(async move {
+                    tokio::time::sleep(Duration::from_secs(300)).await;
+                    let said = if count == WATCHES { event } else { "" };
+                    Ok::<_, tower::BoxError>(http_body::Frame::data(bytes::Bytes::from(said)))
+                });
+                http::Response::new(http_body_util::BodyExt::boxed_unsync(StreamBody::new(quiet)))
+            }
+        };
+        let client = crate::in_process(handler, api::UserInfo::default());
+        let on = &mut |event: Event<&str>| match event {
+            Event::Applied(_) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        follow(&client, &Target { path: "/api/v1/pods".into(), ..Target::default() }, on).await;
+        let times = times.lock();
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        assert_eq!(gaps.max(), Some(Duration::from_secs(300)));
+    }
+
+    fn text(said: &'static str) -> crate::Body {
+        http_body_util::Full::from(said).map_err(|never| match never {}).boxed_unsync()
     }
 }

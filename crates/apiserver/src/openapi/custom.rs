@@ -107,10 +107,10 @@ pub(super) fn older(schema: Value) -> Value {
         let kinds = map.remove("x-kubernetes-group-version-kind").unwrap_or_default();
         return json!({"type": "object", "x-kubernetes-group-version-kind": kinds});
     }
-    Value::Object(simplified(&mut map))
+    Value::Object(version_two(&mut map))
 }
 
-fn simplified(map: &mut Map<String, Value>) -> Map<String, Value> {
+fn version_two(map: &mut Map<String, Value>) -> Map<String, Value> {
     let mut map = std::mem::take(map);
     if let Some(target) = map.get("allOf").and_then(|all| all.get(0)?.get("$ref")).cloned() {
         map.insert("$ref".into(), target);
@@ -144,11 +144,11 @@ fn simplified(map: &mut Map<String, Value>) -> Map<String, Value> {
     }
     for key in ["items", "additionalProperties"] {
         if let Some(Value::Object(inner)) = map.get_mut(key) {
-            *inner = simplified(inner);
+            *inner = version_two(inner);
         }
     }
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
-        properties.values_mut().filter_map(Value::as_object_mut).for_each(|inner| *inner = simplified(inner));
+        properties.values_mut().filter_map(Value::as_object_mut).for_each(|inner| *inner = version_two(inner));
     }
     map
 }
