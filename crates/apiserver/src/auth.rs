@@ -8,6 +8,7 @@ pub(crate) mod escalation;
 mod expression;
 mod impersonation;
 mod jwt;
+pub(crate) mod keys;
 pub(crate) mod node;
 mod oidc;
 pub(crate) mod rbac;

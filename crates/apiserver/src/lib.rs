@@ -30,10 +30,12 @@ mod webhook;
 
 pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};
+pub use auth::keys::{KeyError, ServiceAccountKeys};
 pub use auth::request_header::RequestHeaderSettings;
 pub use auth::settings::{AuthError, AuthSettings, OidcSettings, WebhookSettings, parse_duration};
-pub use auth::tokens::{ServiceAccountKey, TokenError};
+pub use auth::tokens::TokenError;
 pub use cors::{Cors, PatternError};
 pub use http::{Body, BoxError};
 pub use listener::{ServeError, tls_config};
 pub use server::{ApiServer, Config, KubeletClient, StartError};
+pub use strategy::allow_privileged;

@@ -16,10 +16,10 @@ use crate::admission::{AdmissionError, AdmissionSettings, Chain};
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::authorizer::Authorizer;
+use crate::auth::keys::ServiceAccountKeys;
 use crate::auth::node::NodeAuthorizer;
 use crate::auth::rbac::Rbac;
 use crate::auth::settings::{AuthError, AuthSettings};
-use crate::auth::tokens::ServiceAccountKey;
 use crate::auth::x509::Certificates;
 use crate::cors::Cors;
 use crate::custom;
@@ -36,8 +36,8 @@ pub struct Config {
     /// `10.96.0.0/16`
     pub service_cluster_ip_range: (IpAddr, u8),
     pub service_node_port_range: std::ops::RangeInclusive<u16>,
-    /// Signs service-account tokens and checks them.
-    pub service_account_key: ServiceAccountKey,
+    /// Sign service-account tokens and check them.
+    pub service_account_keys: ServiceAccountKeys,
     pub service_account_issuer: String,
     /// Client certificates signed by these authorities are believed, in DER.
     pub client_ca: Vec<Vec<u8>>,
@@ -54,6 +54,15 @@ pub struct Config {
 #[derive(Clone)]
 pub struct KubeletClient {
     pub tls: Arc<rustls::ClientConfig>,
+    /// Which of a node's addresses to take: the first of these that it has.
+    pub preferred_address_types: Vec<String>,
+}
+
+impl KubeletClient {
+    pub fn new(tls: Arc<rustls::ClientConfig>) -> Self {
+        let types = ["InternalIP", "ExternalIP", "Hostname"];
+        Self { tls, preferred_address_types: types.map(ToOwned::to_owned).into() }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

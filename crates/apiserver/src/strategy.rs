@@ -25,6 +25,8 @@ mod resource;
 mod service;
 mod storage;
 
+pub use self::pod_validation::allow_privileged;
+
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::pod::qos_class;
 pub(crate) use self::service::needs_health_check;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
-use crate::pki::{self, Identity};
+use crate::pki::Identity;
 use crate::{cli, etcd, remote};
 
 /// Fires on Ctrl-C or SIGTERM.
@@ -31,7 +31,7 @@ pub(crate) fn until_signalled() -> Result<CancellationToken> {
     Ok(drain)
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
@@ -62,13 +62,15 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         service_cluster_ip_range: options.service_cluster_ip_range,
         service_node_port_range: options.service_node_port_range,
         flags: options.api,
-        service_account_key: pki::service_account_key(&options.service_account_signing_key_file)?,
+        service_account_key: read(&options.service_account_signing_key_file)?.into_bytes(),
+        service_account_key_files: options.service_account_key_file,
         service_account_issuer: options.service_account_issuer,
         client_ca: authorities(&options.client_ca_file)?,
         kubelet_ca: authorities(kubelet_ca)?,
         serving: identity(&options.tls_cert_file, &options.tls_private_key_file)?,
         kubelet_client: identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?,
     };
+    apiserver::allow_privileged(options.allow_privileged);
     let handle = control_plane::start(settings, store, listener, drain).await?;
     handle.serving.await?;
     if let Some(store) = embedded {

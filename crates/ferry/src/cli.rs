@@ -126,8 +126,15 @@ pub(crate) struct Apiserver {
     pub(crate) kubelet_client_certificate: PathBuf,
     #[arg(long)]
     pub(crate) kubelet_client_key: PathBuf,
+    /// Signs the tokens of service accounts: RSA, P-256 or P-384
     #[arg(long)]
     pub(crate) service_account_signing_key_file: PathBuf,
+    /// Keys, public or private, whose tokens are believed beside those of the signing key; may be repeated
+    #[arg(long)]
+    pub(crate) service_account_key_file: Vec<PathBuf>,
+    /// Let pods have privileged containers
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false)]
+    pub(crate) allow_privileged: bool,
     #[arg(long, default_value = crate::cluster::ISSUER)]
     pub(crate) service_account_issuer: String,
     #[arg(long, default_value = SERVICE_CIDR)]

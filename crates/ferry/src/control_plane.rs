@@ -1,12 +1,12 @@
 //! Joins store and API server, and gives components their in-process clients.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
@@ -22,7 +22,10 @@ pub(crate) struct Settings {
     pub(crate) advertise_address: IpAddr,
     pub(crate) service_cluster_ip_range: String,
     pub(crate) service_node_port_range: String,
+    /// Signs service-account tokens, in PEM.
     pub(crate) service_account_key: Vec<u8>,
+    /// Keys whose tokens are believed beside its own.
+    pub(crate) service_account_key_files: Vec<PathBuf>,
     pub(crate) service_account_issuer: String,
     pub(crate) client_ca: Vec<Vec<u8>>,
     pub(crate) kubelet_ca: Vec<Vec<u8>>,
@@ -63,15 +66,23 @@ pub(crate) async fn start(
     let auth = settings.flags.auth.settings()?;
     let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
     let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &authorities)?;
+    let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
+    let others = others.collect::<Result<Vec<_>>>()?;
+    let service_account_keys = ServiceAccountKeys::read(&settings.service_account_key, &others)
+        .context("--service-account-signing-key-file or --service-account-key-file cannot be used")?;
+    let mut kubelet = KubeletClient::new(client_tls(&settings.kubelet_ca, &settings.kubelet_client)?);
+    if !settings.flags.kubelet_preferred_address_types.is_empty() {
+        kubelet.preferred_address_types = settings.flags.kubelet_preferred_address_types.clone();
+    }
     let config = Config {
         advertise_address: settings.advertise_address,
         secure_port: settings.listen.1,
         service_cluster_ip_range: parse_cidr(&settings.service_cluster_ip_range)?,
         service_node_port_range: first.parse()?..=last.parse()?,
-        service_account_key: ServiceAccountKey::from_pkcs8(&settings.service_account_key)?,
+        service_account_keys,
         service_account_issuer: settings.service_account_issuer,
         client_ca: settings.client_ca.clone(),
-        kubelet: KubeletClient { tls: client_tls(&settings.kubelet_ca, &settings.kubelet_client)? },
+        kubelet,
         cors: settings.flags.cors()?,
         auth,
         admission: settings.flags.admission()?,

@@ -104,26 +104,18 @@ impl Pki {
         Ok(identity)
     }
 
-    /// The key that signs service-account tokens, in PKCS #8.
+    /// The key that signs service-account tokens, in PEM.
     pub(crate) fn service_account_key(&self) -> Result<Vec<u8>> {
         let path = self.dir.join("sa.key");
         if !path.exists() {
             write(&path, &KeyPair::generate()?.serialize_pem())?;
         }
-        service_account_key(&path)
+        Ok(read(&path)?.into_bytes())
     }
 
     pub(crate) fn ca_der(&self) -> Result<Vec<u8>> {
         let first = self.ca.chain()?.into_iter().next().context("the authority's certificate is empty")?;
         Ok(first.as_ref().to_vec())
-    }
-}
-
-/// Reads a token-signing key as kubeadm and we write it.
-pub(crate) fn service_account_key(path: &Path) -> Result<Vec<u8>> {
-    match PrivateKeyDer::from_pem_slice(read(path)?.as_bytes())? {
-        PrivateKeyDer::Pkcs8(der) => Ok(der.secret_pkcs8_der().to_vec()),
-        _ => anyhow::bail!("{} is not a PKCS #8 key", path.display()),
     }
 }
 

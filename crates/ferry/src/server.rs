@@ -118,6 +118,7 @@ fn settings(options: &Server, pki: &Pki) -> Result<Settings> {
         service_node_port_range: options.service_node_port_range.clone(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,
+        service_account_key_files: Vec::new(),
         service_account_issuer: ISSUER.into(),
         client_ca: vec![authority.clone()],
         kubelet_ca: vec![authority],

@@ -204,6 +204,7 @@ fn settings(options: &Up, pki: &Pki, host: &Host) -> Result<Settings> {
         service_node_port_range: "30000-32767".into(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,
+        service_account_key_files: Vec::new(),
         service_account_issuer: ISSUER.into(),
         client_ca: vec![authority.clone()],
         kubelet_ca: vec![authority],

@@ -7,7 +7,8 @@ use ring::signature::{
     RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512,
     RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
+use x509_parser::public_key::PublicKey;
 
 use api::Object;
 
@@ -67,6 +68,46 @@ impl Key {
             _ => return None,
         };
         Some(Self { id: text("kid").to_owned(), kind })
+    }
+
+    /// From a key that was taken apart already.
+    pub(super) fn parsed(id: String, key: &PublicKey<'_>) -> Option<Self> {
+        let number = |bytes: &[u8]| bytes.iter().copied().skip_while(|byte| *byte == 0).collect();
+        let kind = match key {
+            PublicKey::RSA(key) => Kind::Rsa { n: number(key.modulus), e: number(key.exponent) },
+            PublicKey::EC(point) if point.data().len() == 65 => Kind::P256(point.data().to_vec()),
+            PublicKey::EC(point) if point.data().len() == 97 => Kind::P384(point.data().to_vec()),
+            _ => return None,
+        };
+        Some(Self { id, kind })
+    }
+
+    /// What those who sign with it sign with.
+    pub(super) fn algorithm(&self) -> &'static str {
+        match self.kind {
+            Kind::Rsa { .. } => "RS256",
+            Kind::P256(_) => "ES256",
+            Kind::P384(_) => "ES384",
+        }
+    }
+
+    /// As a JSON Web Key.
+    pub(super) fn published(&self) -> Value {
+        let mut key = json!({"use": "sig", "kid": self.id, "alg": self.algorithm()});
+        let text = |bytes: &[u8]| Value::from(URL_SAFE_NO_PAD.encode(bytes));
+        let parts = match &self.kind {
+            Kind::Rsa { n, e } => vec![("kty", "RSA".into()), ("n", text(n)), ("e", text(e))],
+            Kind::P256(point) | Kind::P384(point) => {
+                let coordinates = point.get(1..).unwrap_or_default();
+                let (x, y) = coordinates.split_at(coordinates.len() / 2);
+                let curve = if matches!(self.kind, Kind::P256(_)) { "P-256" } else { "P-384" };
+                vec![("kty", "EC".into()), ("crv", curve.into()), ("x", text(x)), ("y", text(y))]
+            }
+        };
+        if let Value::Object(key) = &mut key {
+            key.extend(parts.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        }
+        key
     }
 
     /// The algorithm the token names must be one of the key's own kind: none can be made to pass for another.

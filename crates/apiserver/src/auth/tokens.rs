@@ -2,13 +2,10 @@
 
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use ring::rand::SystemRandom;
-use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
-};
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::jwt;
 use crate::server::ApiServer;
 
 const MIN_SECONDS: i64 = 600;
@@ -19,17 +16,8 @@ const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 /// Clocks differ a little between machines.
 const LEEWAY_SECONDS: i64 = 10;
 
-/// An ECDSA P-256 key that signs tokens (ES256).
-pub struct ServiceAccountKey {
-    pair: EcdsaKeyPair,
-    /// Names the key in a token's header.
-    id: String,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("the service-account key is not a P-256 key in PKCS #8")]
-    Key,
     #[error("the token is malformed")]
     Malformed,
     #[error("the token's signature is not ours")]
@@ -46,52 +34,17 @@ pub enum TokenError {
     Gone(&'static str),
 }
 
-impl ServiceAccountKey {
-    pub fn from_pkcs8(der: &[u8]) -> Result<Self, TokenError> {
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &SystemRandom::new());
-        let pair = pair.map_err(|_| TokenError::Key)?;
-        let digest = ring::digest::digest(&ring::digest::SHA256, pair.public_key().as_ref());
-        let id = URL_SAFE_NO_PAD.encode(digest.as_ref());
-        Ok(Self { pair, id })
-    }
-
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(super) fn public(&self) -> &[u8] {
-        self.pair.public_key().as_ref()
-    }
-
-    pub(super) fn sign(&self, claims: &Value) -> Result<String, TokenError> {
-        let header = json!({"alg": "ES256", "kid": self.id});
-        let text = format!("{}.{}", encode(&header), encode(claims));
-        let signature = self.pair.sign(&SystemRandom::new(), text.as_bytes()).map_err(|_| TokenError::Key)?;
-        Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
-    }
-
-    fn verify(&self, token: &str) -> Result<Object, TokenError> {
-        let (text, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| TokenError::Malformed)?;
-        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
-        key.verify(text.as_bytes(), &signature).map_err(|_| TokenError::Signature)?;
-        let (_, claims) = text.split_once('.').ok_or(TokenError::Malformed)?;
-        let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenError::Malformed)?;
-        serde_json::from_slice(&claims).map_err(|_| TokenError::Malformed)
-    }
-}
-
-fn encode(value: &Value) -> String {
-    URL_SAFE_NO_PAD.encode(value.to_string())
-}
-
 /// The user a token stands for, and those of the wanted audiences that it is meant for; there must be one.
 pub(crate) fn authenticate(
     server: &ApiServer,
     token: &str,
     wanted: &[String],
 ) -> Result<(UserInfo, Vec<String>), TokenError> {
-    let claims = server.config.service_account_key.verify(token)?;
+    let parsed = jwt::parse(token).ok_or(TokenError::Malformed)?;
+    if !server.config.service_account_keys.signed(&parsed) {
+        return Err(TokenError::Signature);
+    }
+    let claims = parsed.claims;
     let issuer = claims.text(&["iss"]);
     if issuer == LEGACY_ISSUER {
         return legacy(server, token, &claims, wanted);
@@ -242,7 +195,7 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         "iat": now.as_second(), "nbf": now.as_second(), "exp": expires.as_second(),
         "jti": uuid::Uuid::new_v4().to_string(), "kubernetes.io": own,
     });
-    let token = server.config.service_account_key.sign(&claims).map_err(ApiError::internal)?;
+    let token = server.config.service_account_keys.sign(&claims).map_err(ApiError::internal)?;
     request.insert("kind".into(), "TokenRequest".into());
     request.insert("apiVersion".into(), "authentication.k8s.io/v1".into());
     request.at_mut(&["spec"]).insert("audiences".into(), audiences);

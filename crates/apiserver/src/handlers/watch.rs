@@ -1,4 +1,4 @@
-//! WATCH: the changes of a resource as they happen, as one chunk per event.
+//! WATCH: the changes of a resource as they happen; those that wait for the client go out as one chunk.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::list::Selection;
-use super::{encode, options};
+use super::{encode, options, websocket};
 use crate::convert;
 use crate::http::{Accept, Body, Encoding, Form, stream};
 use crate::pipeline::Context;
@@ -23,6 +23,8 @@ use crate::storage::{Change, EventType, Place, Snapshot, Stored, WatchError, fra
 /// Upstream closes watches after 30 to 60 minutes where the client does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// What a chunk holds of small events.
+const CHUNK: usize = 32 << 10;
 
 /// What one watcher sees, and how it wants to see it.
 struct Watcher {
@@ -33,10 +35,12 @@ struct Watcher {
     include_object: Option<String>,
 }
 
-/// A watch as its connection pulls it, an event at a time: there is no task and no queue between the ring of changes and the
+/// A watch as its connection pulls it, a chunk at a time: there is no task and no queue between the ring of changes and the
 /// client, so one that does not read costs nothing but its place.
 struct Session {
     watcher: Watcher,
+    /// A message of a WebSocket is one event.
+    is_one_by_one: bool,
     /// What there is at the beginning, the last first, with the revision it is of.
     state: Vec<Arc<Stored>>,
     /// The bookmark that ends the state, or the error that ends the watch.
@@ -92,6 +96,7 @@ pub(super) async fn answer(
     let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let mut session = Session {
         watcher,
+        is_one_by_one: websocket::is_asked(&context.headers),
         state: Vec::new(),
         then: None,
         place: None,
@@ -127,10 +132,16 @@ pub(super) async fn answer(
 }
 
 impl Session {
-    /// The next event; `None` ends the watch.
+    /// The next events; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(stored) = self.state.pop() {
-            return Some(self.watcher.added(&stored).await);
+        let mut chunk = Chunk::new(self.is_one_by_one);
+        while !chunk.is_full()
+            && let Some(stored) = self.state.pop()
+        {
+            chunk.push(self.watcher.added(&stored).await);
+        }
+        if let Some(events) = chunk.take() {
+            return Some(events);
         }
         match self.then.take() {
             Some(Then::Bookmark(revision)) => return Some(self.watcher.bookmark(revision, true)),
@@ -139,11 +150,16 @@ impl Session {
         }
         let place = self.place.as_mut()?;
         loop {
-            for change in &mut self.changes {
+            while !chunk.is_full()
+                && let Some(change) = self.changes.next()
+            {
                 self.told = self.told.max(change.revision);
-                if let Some(chunk) = self.watcher.seen(&change).await {
-                    return Some(chunk);
+                if let Some(event) = self.watcher.seen(&change).await {
+                    chunk.push(event);
                 }
+            }
+            if let Some(events) = chunk.take() {
+                return Some(events);
             }
             // Read before the changes are: what a bookmark covers has then been sent.
             let applied = self.watcher.server.feed.applied();
@@ -179,6 +195,37 @@ impl Session {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Events that go out together. One alone is shared with all who watch, as it is.
+struct Chunk {
+    events: Vec<Bytes>,
+    size: usize,
+    /// Of so many bytes it is full.
+    limit: usize,
+}
+
+impl Chunk {
+    fn new(is_one_by_one: bool) -> Self {
+        Self { events: Vec::new(), size: 0, limit: if is_one_by_one { 1 } else { CHUNK } }
+    }
+
+    fn is_full(&self) -> bool {
+        self.size >= self.limit
+    }
+
+    fn push(&mut self, event: Bytes) {
+        self.size += event.len();
+        self.events.push(event);
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        self.size = 0;
+        match self.events.len() {
+            0 | 1 => self.events.pop(),
+            _ => Some(std::mem::take(&mut self.events).concat().into()),
         }
     }
 }

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::stored::{Change, Reading, Stored};
 
@@ -22,6 +23,10 @@ const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
 /// How many changes a watcher takes at once.
 const BATCH: usize = 256;
+/// The part of a processor that waking one watcher takes. Thousands are woken as often as that leaves time for something else
+/// than waking them; what changes meanwhile they are told together.
+const WAKING: Duration = Duration::from_micros(6);
+const WAKING_ALL: std::ops::Range<Duration> = Duration::from_millis(1)..Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.
 #[derive(Clone, Debug)]
@@ -42,7 +47,7 @@ pub(crate) struct Cache {
     ring: Mutex<Ring>,
     /// Changes that come while the cache is being filled; `None` once it is.
     postponed: Mutex<Option<Vec<Postponed>>>,
-    /// The sequence number of the newest change.
+    /// The sequence number of the newest change that watchers are told of.
     newest: watch::Sender<u64>,
 }
 
@@ -62,6 +67,10 @@ struct Ring {
     first: u64,
     /// Changes up to this revision may be missing from the ring.
     forgotten: i64,
+    /// When watchers were last woken.
+    woken: Option<Instant>,
+    /// They will be again.
+    is_waking: bool,
 }
 
 /// A watcher's place in the ring.
@@ -103,7 +112,7 @@ impl Cache {
     }
 
     /// Takes what was there at `revision`, then what has come since.
-    pub(super) fn fill(&self, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
+    pub(super) fn fill(self: &Arc<Self>, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
         let mut postponed = self.postponed.lock();
         // It may have been loaded with all others meanwhile.
         if self.snapshot.load().revision < revision {
@@ -143,7 +152,7 @@ impl Cache {
     }
 
     /// Applies the changes of one revision.
-    pub(super) fn apply(&self, changes: Vec<Change>, revision: i64) {
+    pub(super) fn apply(self: &Arc<Self>, changes: Vec<Change>, revision: i64) {
         let mut objects = self.snapshot.load().objects.clone();
         let mut ring = self.ring.lock();
         for change in changes {
@@ -155,6 +164,26 @@ impl Cache {
             ring.push(Arc::new(change));
         }
         self.snapshot.store(Arc::new(Snapshot { revision, objects }));
+        let pause = pause(self.newest.receiver_count());
+        match ring.woken.map(|woken| woken + pause).filter(|due| *due > Instant::now()) {
+            None => self.wake(&mut ring),
+            Some(_) if ring.is_waking => (),
+            Some(due) => {
+                ring.is_waking = true;
+                let cache = self.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep_until(due).await;
+                    let mut ring = cache.ring.lock();
+                    ring.is_waking = false;
+                    cache.wake(&mut ring);
+                });
+            }
+        }
+    }
+
+    /// Tells all watchers how far the ring has come.
+    fn wake(&self, ring: &mut Ring) {
+        ring.woken = Some(Instant::now());
         self.newest.send_replace(ring.end());
     }
 
@@ -171,6 +200,12 @@ impl Cache {
         };
         Ok((Place { cache: self.clone(), position, newest: self.newest.subscribe() }, snapshot))
     }
+}
+
+/// How long to leave so many watchers asleep after they were woken.
+fn pause(watchers: usize) -> Duration {
+    let pause = WAKING.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX));
+    if pause < WAKING_ALL.start { Duration::ZERO } else { pause.min(WAKING_ALL.end) }
 }
 
 impl Place {

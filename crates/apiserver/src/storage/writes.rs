@@ -1,11 +1,12 @@
 //! Compare-and-set writes of single objects.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::Object;
 use bytes::Bytes;
 use store::{Compare, Op, OpResult, Range, Store, StoreError, Txn};
+use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::claims;

@@ -4,6 +4,8 @@ mod affinity;
 mod container;
 mod volume;
 
+pub use self::container::allow_privileged;
+
 pub(super) use self::volume::HOST_PATH_TYPES;
 use api::Object;
 use api::field::{FieldError, Path};

@@ -59,10 +59,16 @@ fn find(server: &ApiServer, plural: &str, key: &str, name: &str) -> Result<Objec
 /// The address of a node's kubelet.
 fn kubelet(server: &ApiServer, node: &str) -> Result<(String, u16), ApiError> {
     let object = find(server, "nodes", node, node)?;
-    let addresses = object.at(&["status", "addresses"]).and_then(Value::as_array).into_iter().flatten();
-    let internal = addresses.filter_map(Value::as_object).find(|a| a.text(&["type"]) == "InternalIP");
-    let host = internal.map(|a| a.text(&["address"]).to_owned()).ok_or_else(|| {
-        ApiError::internal(format!("no preferred addresses found; known addresses of node {node}: []"))
+    let addresses =
+        object.at(&["status", "addresses"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let of_type = |wanted: &String| {
+        let address =
+            addresses.iter().filter_map(Value::as_object).find(|address| address.text(&["type"]) == wanted)?;
+        Some(address.text(&["address"]).to_owned())
+    };
+    let host = server.config.kubelet.preferred_address_types.iter().find_map(of_type).ok_or_else(|| {
+        let known: Vec<_> = addresses.iter().filter_map(|address| address.get("address")?.as_str()).collect();
+        ApiError::internal(format!("no preferred addresses found; known addresses: {known:?}"))
     })?;
     let port = object.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_u64);
     Ok((host, port.and_then(|port| u16::try_from(port).ok()).unwrap_or(10250)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ impl Ferry {
     pub(crate) async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let store = Arc::new(store::Embedded::open(dir.path(), store::Options::default())?);
-        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?.serialize_pem();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -31,10 +31,10 @@ impl Ferry {
             secure_port: 6443,
             service_cluster_ip_range: (IpAddr::V4(Ipv4Addr::new(10, 96, 0, 0)), 16),
             service_node_port_range: 30000..=32767,
-            service_account_key: ServiceAccountKey::from_pkcs8(&key.serialize_der())?,
+            service_account_keys: ServiceAccountKeys::read(key.as_bytes(), &[])?,
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
             client_ca: Vec::new(),
-            kubelet: KubeletClient { tls: Arc::new(tls) },
+            kubelet: KubeletClient::new(Arc::new(tls)),
             cors: apiserver::Cors::default(),
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),

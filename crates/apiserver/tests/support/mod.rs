@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKey};
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -34,9 +34,7 @@ impl Api {
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let store = store::Embedded::open(dir.path(), store::Options::default())?;
-        let rng = ring::rand::SystemRandom::new();
-        let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
-        let key = ring::signature::EcdsaKeyPair::generate_pkcs8(algorithm, &rng).ok().context("a key")?;
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?.serialize_pem();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -47,10 +45,10 @@ impl Api {
             secure_port: 6443,
             service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
             service_node_port_range: 30000..=32767,
-            service_account_key: ServiceAccountKey::from_pkcs8(key.as_ref())?,
+            service_account_keys: ServiceAccountKeys::read(key.as_bytes(), &[])?,
             service_account_issuer: "https://kubernetes.default.svc".into(),
             client_ca: Vec::new(),
-            kubelet: KubeletClient { tls: Arc::new(tls) },
+            kubelet: KubeletClient::new(Arc::new(tls)),
             cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),

@@ -36,6 +36,9 @@ pub(crate) struct Api {
     /// What admission plugins are configured with: an AdmissionConfiguration of apiserver.config.k8s.io/v1
     #[arg(long)]
     pub(crate) admission_control_config_file: Option<PathBuf>,
+    /// Which of a node's addresses its kubelet is reached at, the first it has [default: InternalIP,ExternalIP,Hostname]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) kubelet_preferred_address_types: Vec<String>,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
 }

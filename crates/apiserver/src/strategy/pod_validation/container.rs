@@ -1,6 +1,7 @@
 //! The rules of containers: what they run, what they mount, how they are probed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::field::FieldError;
 use api::validation::{is_config_key, is_label, is_port_name, is_subdomain};
@@ -269,7 +270,18 @@ fn amount_rules(name: &str, amount: &At<'_>) {
     }
 }
 
+/// Whether this process lets containers be privileged: as upstream, one answer for all that it validates.
+static MAY_BE_PRIVILEGED: AtomicBool = AtomicBool::new(true);
+
+/// Says whether containers may be privileged, for all API servers of this process; they may if nobody says.
+pub fn allow_privileged(allowed: bool) {
+    MAY_BE_PRIVILEGED.store(allowed, Ordering::Relaxed);
+}
+
 fn security_context(at: &At<'_>) {
+    if at.field("privileged").is_true() && !MAY_BE_PRIVILEGED.load(Ordering::Relaxed) {
+        at.field("privileged").forbidden("disallowed by cluster policy");
+    }
     for field in ["runAsUser", "runAsGroup"] {
         at.field(field).between(USER_IDS.0, USER_IDS.1);
     }
