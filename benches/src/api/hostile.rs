@@ -9,7 +9,12 @@ use anyhow::{Result, ensure};
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
-use tokio::{io::AsyncWriteExt as _, task::JoinSet, time::sleep};
+use tokio::{
+    io::AsyncWriteExt as _,
+    runtime::{Builder, Runtime},
+    task::JoinSet,
+    time::sleep,
+};
 
 use super::{NAMESPACE, servers::Server};
 use crate::report::{Latencies, Report, megabytes, milliseconds};
@@ -29,8 +34,37 @@ const HELD: u64 = 150_000_000;
 /// An idle connection has a TLS session and two buffers.
 const HELD_IDLE: u64 = 400_000_000;
 
-/// An attack goes on until it is dropped.
-type Attack = JoinSet<Result<()>>;
+/// An attack goes on until it is dropped. It has a thread of its own, which gives way to everybody else's: what attackers do with
+/// their own processors is no concern of the server.
+struct Attack {
+    tasks: JoinSet<Result<()>>,
+    runtime: Option<Runtime>,
+}
+
+impl Attack {
+    fn new() -> Result<Self> {
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(1).enable_all().on_thread_start(|| {
+            // Where it is refused, the attack is stronger than it says.
+            let _ = rustix::process::setpriority_process(None, 19);
+        });
+        Ok(Self { tasks: JoinSet::new(), runtime: Some(threads.build()?) })
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = Result<()>> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            self.tasks.spawn_on(task, runtime.handle());
+        }
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 pub(super) async fn run(server: Server, report: &mut Report) -> Result<()> {
     Report::title(&format!(
@@ -62,7 +96,7 @@ pub(super) async fn run(server: Server, report: &mut Report) -> Result<()> {
     ];
     for (what, method, path, content_type, body) in bodies {
         let attack = async {
-            let mut attack = Attack::new();
+            let mut attack = Attack::new()?;
             for _ in 0..ATTACKERS {
                 let (server, method, path) = (server.clone(), method.clone(), path.to_owned());
                 let (content_type, body) = (content_type.to_owned(), body.clone());
@@ -106,10 +140,10 @@ async fn suffer(
     report.line(what, &milliseconds(during), &milliseconds(calm), Some(ratio), "p99 within 2×", Some(ratio <= 2.0));
     let bar = format!("memory at most {}", megabytes(bound));
     report.line("", &megabytes(grown), "", None, &bar, Some(grown <= bound));
-    if let Some(failed) = attack.try_join_next() {
+    if let Some(failed) = attack.tasks.try_join_next() {
         failed??;
     }
-    attack.shutdown().await;
+    attack.tasks.shutdown().await;
     Ok(())
 }
 
@@ -156,7 +190,7 @@ fn references() -> Bytes {
 }
 
 async fn drip(server: &Arc<Server>) -> Result<Attack> {
-    let mut attack = Attack::new();
+    let mut attack = Attack::new()?;
     for _ in 0..SLOW {
         let mut stream = server.trust.open(&server.process.url).await?;
         attack.spawn(async move {
@@ -172,7 +206,7 @@ async fn drip(server: &Arc<Server>) -> Result<Attack> {
 
 /// Watches of something that is written all the time.
 async fn deaf(server: &Arc<Server>) -> Result<Attack> {
-    let mut attack = Attack::new();
+    let mut attack = Attack::new()?;
     for mut client in server.clients(WATCHERS).await? {
         let path = format!("{NAMESPACE}/configmaps?watch=1");
         let body = client.open(Method::GET, &path, "application/json", Bytes::new()).await?;
@@ -200,7 +234,7 @@ async fn deaf(server: &Arc<Server>) -> Result<Attack> {
 }
 
 async fn idle(server: &Arc<Server>) -> Result<Attack> {
-    let mut attack = Attack::new();
+    let mut attack = Attack::new()?;
     for _ in 0..IDLE {
         let stream = server.trust.open(&server.process.url).await?;
         attack.spawn(async move {

@@ -101,10 +101,10 @@ async fn watch(server: Arc<(String, Arc<Trust>)>, epoch: Instant, ready: Arc<Bar
         }
         let rest = rests.get_mut(frame.stream as usize / 2).context("a stream nobody opened")?;
         rest.extend_from_slice(&frame.payload);
-        let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        for event in rest.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
-        {
-            latencies.push(since(epoch, event)?);
+        let mut whole = 0;
+        while let Some(length) = memchr::memchr(b'\n', rest.get(whole..).unwrap_or_default()) {
+            latencies.push(since(epoch, rest.get(whole..whole + length).unwrap_or_default())?);
+            whole += length + 1;
         }
         rest.drain(..whole);
     }

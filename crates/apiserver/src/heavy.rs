@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use http::{HeaderMap, header};
+use rustix::process::{geteuid, setpriority_process};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -27,6 +28,9 @@ pub(crate) fn may_be_heavy(size: Option<u64>) -> bool {
     size.is_none_or(|size| size > LITTLE as u64)
 }
 
+/// How nice a thread is to all others while it works on something heavy.
+const NICE: i32 = 10;
+
 pub(crate) struct Heavy(Semaphore);
 
 impl Default for Heavy {
@@ -46,7 +50,27 @@ impl Heavy {
         }
         // It is never closed.
         let _turn = self.0.acquire().await;
-        tokio::task::block_in_place(|| handle.block_on(request))
+        tokio::task::block_in_place(|| {
+            let _nice = Nice::begin();
+            handle.block_on(request)
+        })
+    }
+}
+
+/// This thread gives way to others. Only root may take that back, so nobody else begins.
+struct Nice;
+
+impl Nice {
+    fn begin() -> Option<Self> {
+        (geteuid().is_root() && setpriority_process(None, NICE).is_ok()).then_some(Self)
+    }
+}
+
+impl Drop for Nice {
+    fn drop(&mut self) {
+        if let Err(error) = setpriority_process(None, 0) {
+            tracing::warn!(%error, "a thread stays nice");
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Upstream's limit on what a client may send.
 const MAX_BODY: usize = 3 << 20;
+/// Then it is others' turn: a large body that is all there would keep a worker for milliseconds.
+const READ_AT_ONCE: usize = 64 << 10;
 const MAX_DISCARDED: usize = 8 << 20;
 /// What is kept free for a body because it is announced; announcing costs nothing.
 const MAX_AHEAD: usize = 64 << 10;
@@ -65,11 +67,17 @@ pub(crate) fn held<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
 pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let (mut bytes, mut size) = (BytesMut::with_capacity(announced.min(MAX_AHEAD)), 0);
+    let mut since_others = 0;
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         size += data.len();
+        since_others += data.len();
+        if since_others > READ_AT_ONCE {
+            since_others = 0;
+            tokio::task::yield_now().await;
+        }
         // A little more is heard out, so that the client hears why it is refused instead of finding the connection closed.
         if size > MAX_DISCARDED {
             break;

@@ -72,6 +72,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
     };
     apiserver::allow_privileged(options.allow_privileged);
     let handle = control_plane::start(settings, store, listener, drain).await?;
+    runtime::forget_code();
     handle.serving.await?;
     if let Some(store) = embedded {
         store.close().await;

@@ -53,6 +53,7 @@ async fn bring_up(options: &Up, progress: &Progress, running: &mut Running) -> R
         failed = running.failure() => return Err(failed),
     }
     greet(options, progress);
+    runtime::forget_code();
     Err(running.failure().await)
 }
 

@@ -12,6 +12,7 @@ mod container;
 mod disk;
 mod events;
 mod images;
+mod memory;
 mod network;
 mod overlay;
 mod record;
@@ -34,6 +35,7 @@ pub use images::{
     Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError,
     StoreError, StoredImage, UnpackError,
 };
+pub use memory::forget_code;
 pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
 pub use shim::shim_main;
 
