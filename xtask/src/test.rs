@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold, in the order that fails fastest, with a summary at the end.
 
 use std::io::Write as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -34,8 +34,16 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     for name in &only {
         ensure!(STEPS.iter().any(|(known, _)| known == name), "there is no step {name:?}");
     }
+    let is_wanted = |name: &str| only.is_empty() || only.contains(&name);
     let mut results: Vec<(&str, bool, Duration)> = Vec::new();
-    for (name, step) in STEPS.iter().filter(|(name, _)| only.is_empty() || only.contains(name)) {
+    let mut ahead = None;
+    for (name, step) in STEPS.iter().filter(|(name, _)| is_wanted(name)) {
+        // Linking the release takes one processor for minutes, and nothing before the last step needs it. What is wrong with it,
+        // that step says.
+        if ahead.is_none() && *name != "packages" && is_wanted("end-to-end") {
+            let quiet = command(&RELEASE, length)?.arg("--quiet").stderr(Stdio::null()).spawn();
+            ahead = Some(quiet?);
+        }
         say(&format!("── {name}"));
         let begun = Instant::now();
         let outcome = step(length);
@@ -43,6 +51,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
             say(&format!("{error:#}"));
         }
         results.push((name, outcome.is_ok(), begun.elapsed()));
+    }
+    if let Some(mut ahead) = ahead {
+        ahead.wait()?;
     }
     say("");
     for (name, passed, took) in &results {
@@ -53,24 +64,31 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     if failed > 0 { bail!("{failed} of {} steps failed", results.len()) } else { Ok(()) }
 }
 
+const RELEASE: [&str; 4] = ["build", "--release", "--package", "ferry"];
+
 /// The release binary with the real kubectl, one test at a time: they share the machine's network.
 fn end_to_end(length: Length) -> Result<()> {
-    cargo(&["build", "--release", "--package", "ferry"], length)?;
+    cargo(&RELEASE, length)?;
     cargo(&["test", "--package", "e2e", "--", "--test-threads=1", "--nocapture"], length)
 }
 
 fn cargo(arguments: &[&str], length: Length) -> Result<()> {
+    let status = command(arguments, length)?.status()?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
+}
+
+fn command(arguments: &[&str], length: Length) -> Result<Command> {
+    let mut command = Command::new(env!("CARGO"));
     // A failed test says why in its own words; a backtrace only buries them. What the first step installed is not to be
     // found missing.
-    let status = Command::new(env!("CARGO"))
+    command
         .args(arguments)
         .current_dir(crate::root()?)
         .env("RUST_BACKTRACE", "0")
         .env("FERRY_REQUIRE_ETCD", "1")
-        .env("FERRY_LONG", if length == Length::Long { "1" } else { "0" })
-        .status()?;
-    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(())
+        .env("FERRY_LONG", if length == Length::Long { "1" } else { "0" });
+    Ok(command)
 }
 
 fn say(text: &str) {
