@@ -71,6 +71,10 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
         .into_iter()
         .map(|object| {
             let mut cells: Vec<Value> = columns.iter().map(|column| (column.cell)(object)).collect();
+            if served.info.plural == "ipaddresses" {
+                // A cell that has no column, as upstream's.
+                cells.push(age(object));
+            }
             if !printed.is_empty() {
                 let whole = Value::Object(object.clone());
                 cells.extend(printed.iter().map(|column| column.cell(&whole)));
@@ -90,6 +94,8 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
             row
         })
         .collect();
+    let is_default = columns.last().is_some_and(|column| column.name == CREATED.name);
+    let rows = if rows.is_empty() && is_default { Value::Null } else { rows.into() };
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
         "columnDefinitions": definitions, "rows": rows,
