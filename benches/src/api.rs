@@ -4,6 +4,7 @@
 //! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise.
 
 mod client;
+mod definitions;
 mod hostile;
 mod lists;
 mod servers;
@@ -20,7 +21,7 @@ const CLIENTS: usize = 64;
 const NAMESPACE: &str = "/api/v1/namespaces/bench";
 
 pub(crate) async fn run(only: &[&str]) -> Result<()> {
-    const ALL: [&str; 4] = ["writes", "lists", "watches", "hostile"];
+    const ALL: [&str; 5] = ["writes", "lists", "watches", "definitions", "hostile"];
     for name in only {
         ensure!(ALL.contains(name), "there is no bench {name:?}; there are {ALL:?}");
     }
@@ -33,6 +34,7 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
             "writes" => writes::run(&servers, &mut report).await?,
             "lists" => lists::run(&servers, &mut report).await?,
             "watches" => watches::run(&servers, &mut report).await?,
+            "definitions" => definitions::run(servers.ours, &mut report).await?,
             _ => hostile::run(servers.ours, &mut report).await?,
         }
     }

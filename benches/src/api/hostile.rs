@@ -147,7 +147,8 @@ async fn suffer(
     Ok(())
 }
 
-async fn gets(server: &Server) -> Result<Latencies> {
+/// What well-behaved clients are answered in.
+pub(super) async fn gets(server: &Server) -> Result<Latencies> {
     let mut tasks = JoinSet::new();
     let begun = Instant::now();
     for mut client in server.clients(CLIENTS).await? {
