@@ -14,12 +14,14 @@ use crate::server::ApiServer;
 /// Upstream's.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 const CHECKS: [&str; 4] = ["ping", "log", "etcd", "informer-sync"];
+/// Only where values are encrypted by others, or may come to be.
+const KMS: &str = "kms-providers";
 pub(crate) const VERSION: &str = "v1.36.4";
 
 /// `/readyz/etcd`: one check by its name.
 pub(crate) fn is_check(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
-    matches!((parts.next(), parts.next(), parts.next()), (Some("healthz" | "livez" | "readyz"), Some(name), None) if CHECKS.contains(&name) || name == "shutdown")
+    matches!((parts.next(), parts.next(), parts.next()), (Some("healthz" | "livez" | "readyz"), Some(name), None) if CHECKS.contains(&name) || matches!(name, "shutdown" | KMS))
 }
 
 pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
@@ -33,7 +35,8 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
     let mut lines = String::new();
     let mut failed = false;
     let ready_only = (endpoint == "readyz").then_some("shutdown");
-    for name in CHECKS.into_iter().chain(ready_only) {
+    let encrypting = server.encryption.as_ref().is_some_and(|encryption| encryption.has_check()).then_some(KMS);
+    for name in CHECKS.into_iter().chain(encrypting).chain(ready_only) {
         if single.is_some_and(|wanted| wanted != name) {
             continue;
         }
@@ -64,6 +67,10 @@ async fn check(server: &ApiServer, name: &str) -> bool {
         "etcd" => matches!(tokio::time::timeout(STORE_TIMEOUT, server.store().revision()).await, Ok(Ok(_))),
         // Nothing is served before the store has been read.
         "informer-sync" => server.feed.applied() > 0,
+        KMS => match &server.encryption {
+            Some(encryption) => encryption.check().await,
+            None => true,
+        },
         "shutdown" => !server.drain.is_cancelled(),
         _ => true,
     }

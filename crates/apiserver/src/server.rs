@@ -26,7 +26,7 @@ use crate::custom;
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
-use crate::storage::Feed;
+use crate::storage::{Encryption, EncryptionError, EncryptionSettings, Feed};
 use crate::webhook::Webhooks;
 
 /// How the API server is set up; upstream's flags of the same names fill it.
@@ -48,6 +48,8 @@ pub struct Config {
     pub admission: AdmissionSettings,
     /// `None` logs nothing.
     pub audit: Option<Arc<Audit>>,
+    /// `None` keeps everything as it is.
+    pub encryption: Option<EncryptionSettings>,
 }
 
 /// How the API server reaches kubelets: with its own client certificate.
@@ -67,10 +69,12 @@ impl KubeletClient {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the store cannot be read")]
+    #[error("the store cannot be read: {0}")]
     Store(#[from] StoreError),
     #[error("authentication or authorization cannot be set up: {0}")]
     Auth(#[from] AuthError),
+    #[error("encryption at rest cannot be set up: {0}")]
+    Encryption(#[from] EncryptionError),
     #[error("admission cannot be set up")]
     Admission(#[from] AdmissionError),
     #[error("the first objects of the cluster cannot be written: {0}")]
@@ -81,6 +85,7 @@ pub enum StartError {
 pub struct ApiServer {
     pub(crate) config: Config,
     pub(crate) feed: Arc<Feed>,
+    pub(crate) encryption: Option<Arc<Encryption>>,
     /// What is built in.
     pub(crate) registry: Registry,
     /// What is defined by users.
@@ -108,12 +113,17 @@ impl ApiServer {
     /// Reads the store, follows it, and writes what every cluster has.
     pub async fn start(
         config: Config,
-        store: Arc<dyn Store>,
+        mut store: Arc<dyn Store>,
         drain: CancellationToken,
     ) -> Result<Arc<Self>, StartError> {
+        let mut encryption = None;
+        if let Some(settings) = config.encryption.clone() {
+            let started = Encryption::start(store, settings).await?;
+            (store, encryption) = (started.clone(), Some(started));
+        }
         let feed = Feed::new(store);
         let registry = Registry::builtin(&feed);
-        feed.load().await?;
+        feed.load(true).await?;
         tokio::spawn(feed.clone().run());
         let (rbac, node_authorizer) = (Rbac::new(&registry), NodeAuthorizer::new(&registry));
         let admission = Chain::new(&config.admission)?;
@@ -124,6 +134,7 @@ impl ApiServer {
         let server = Arc::new(Self {
             config,
             feed,
+            encryption,
             registry,
             custom: custom::Resources::default(),
             webhooks: Webhooks::default(),

@@ -2,6 +2,7 @@
 
 mod cache;
 pub(crate) mod claims;
+mod encryption;
 mod feed;
 mod follow;
 mod stored;
@@ -9,6 +10,8 @@ mod texts;
 mod writes;
 
 pub(crate) use cache::{Cache, Place, Snapshot, WatchError};
+pub(crate) use encryption::Encryption;
+pub use encryption::{EncryptionError, EncryptionSettings};
 pub(crate) use feed::Feed;
 pub(crate) use follow::{Follower, Step};
 pub(crate) use stored::{Change, EventType, Examine, Reading, Stored, frame};

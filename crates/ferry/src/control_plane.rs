@@ -87,6 +87,7 @@ pub(crate) async fn start(
         auth,
         admission: settings.flags.admission()?,
         audit: settings.flags.audit()?,
+        encryption: settings.flags.encryption()?,
     };
     let server = ApiServer::start(config, store, drain).await?;
     let serving = tokio::spawn(server.clone().serve(listener, tls));

@@ -39,6 +39,9 @@ pub enum StoreError {
     /// etcd answered with an error that is none of the above.
     #[error("etcd refused the request: {0}")]
     Refused(String),
+    /// Whoever keeps values secret in front of the store could not do so.
+    #[error("values cannot be encrypted or decrypted: {0}")]
+    Sealed(String),
     /// Read the keys again and watch from there.
     #[error("the watcher fell behind the retained history")]
     SlowWatcher,

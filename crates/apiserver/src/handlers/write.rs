@@ -250,10 +250,19 @@ impl Writer<'_> {
         if self.dry_run {
             return Ok(new);
         }
-        if same_but_times(&new, old) {
+        let key = self.served.key(namespace, name);
+        if same_but_times(&new, old) && !self.is_stale(&key).await {
             return Ok(old.clone());
         }
-        self.commit(&self.served.key(namespace, name), stored, new, charged).await
+        self.commit(&key, stored, new, charged).await
+    }
+
+    /// What is stored was encrypted with a key of the past, so that writing it again changes something.
+    async fn is_stale(&self, key: &str) -> bool {
+        match (&self.server.encryption, &self.served.cache) {
+            (Some(encryption), Some(cache)) => encryption.is_stale(format!("{}{key}", cache.prefix)).await,
+            _ => false,
+        }
     }
 
     /// Writes the new state; an object whose deletion only waited for this is removed.

@@ -25,6 +25,13 @@ pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
     objects(&server.all_served(), &mut text);
     head(&mut text, "kubernetes_build_info", "gauge", "What is running.");
     line(&mut text, "kubernetes_build_info", &format!("git_version=\"{VERSION}\",major=\"1\",minor=\"36\""), 1);
+    if let Some(encryption) = &server.encryption {
+        let name = "apiserver_encryption_config_controller_automatic_reloads_total";
+        head(&mut text, name, "counter", "Changes of the encryption configuration, taken over or not.");
+        for (status, count) in ["success", "failure"].into_iter().zip(encryption.reloads()) {
+            line(&mut text, name, &format!("status=\"{status}\""), count);
+        }
+    }
     process(&mut text);
     respond_bytes(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::PREFIX;
 use super::cache::Cache;
+use super::encryption::SEALED;
 use super::stored::{Change, Reading, Stored};
 
 /// The caches by prefix, and how far they have come.
@@ -71,8 +72,9 @@ impl Feed {
         }
     }
 
-    /// Loads everything; then [`Feed::run`] follows.
-    pub(crate) async fn load(&self) -> Result<i64, StoreError> {
+    /// Loads everything; then [`Feed::run`] follows. At first, what is encrypted and cannot be read is an error: it must not
+    /// seem to be gone.
+    pub(crate) async fn load(&self, first: bool) -> Result<i64, StoreError> {
         let all =
             self.store.range(Range { start: PREFIX.into(), end: Some(after_prefix()), ..Range::default() }).await?;
         let mut loaded: HashMap<String, OrdMap<Arc<str>, Arc<Stored>>> = HashMap::new();
@@ -82,6 +84,10 @@ impl Feed {
                 Ok(stored) => {
                     let stored = Arc::new(stored);
                     loaded.entry(cache.prefix.clone()).or_default().insert(stored.key.clone(), stored);
+                }
+                Err(_) if first && kv.value.starts_with(SEALED) => {
+                    let key = String::from_utf8_lossy(&kv.key);
+                    return Err(StoreError::Sealed(format!("{key} was written with an encryption that is not configured")));
                 }
                 Err(error) => tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "unreadable object"),
             }
@@ -107,7 +113,7 @@ impl Feed {
                 None | Some(StoreError::Closed) => return,
                 Some(error) => tracing::warn!(%error, "store watch ended; loading again"),
             }
-            while let Err(error) = self.load().await {
+            while let Err(error) = self.load(false).await {
                 if matches!(error, StoreError::Closed) {
                     return;
                 }

@@ -13,6 +13,8 @@ use serde_json::value::RawValue;
 
 use super::texts::Texts;
 
+/// What an enveloped message begins with.
+const PROTOBUF: &[u8] = b"k8s\0";
 const METADATA: &[u8] = b"\"metadata\":{";
 
 /// One revision of one object. Immutable, shared by the cache, the event ring and every watcher.
@@ -65,6 +67,11 @@ struct Meta {
 
 impl Stored {
     pub(crate) fn read(key: &str, revision: i64, bytes: Bytes, reading: &Reading) -> Result<Self, serde_json::Error> {
+        if bytes.starts_with(PROTOBUF) {
+            // Written by an API server that stores protobuf.
+            let object = unpack(&bytes).map_err(serde::de::Error::custom)?;
+            return Self::read(key, revision, api::object::canonical(&object).into(), reading);
+        }
         let head: Head<'_> = serde_json::from_slice(&bytes)?;
         let meta: Meta = serde_json::from_str(head.metadata.get())?;
         let at = (head.metadata.get().as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
@@ -154,6 +161,16 @@ impl Stored {
         api::ObjectExt::metadata(&mut object).insert("resourceVersion".into(), self.revision.to_string().into());
         object
     }
+}
+
+fn unpack(bytes: &[u8]) -> Result<Object, ProtobufError> {
+    let envelope = api::protobuf::open(bytes)?;
+    let unknown = || ProtobufError::Json(format!("no kind {} of {}", envelope.kind, envelope.api_version));
+    let schema = api::protobuf::type_of(&envelope.api_version, &envelope.kind).ok_or_else(unknown)?;
+    let mut object = api::protobuf::decode(envelope.raw, schema)?;
+    object.insert("kind".into(), envelope.kind.into());
+    object.insert("apiVersion".into(), envelope.api_version.into());
+    Ok(object)
 }
 
 fn fields(bytes: &[u8], selectable: &[&str]) -> Result<Texts, serde_json::Error> {

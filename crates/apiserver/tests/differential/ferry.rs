@@ -39,6 +39,7 @@ impl Ferry {
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
+            encryption: None,
         };
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store, drain.clone()).await?;

@@ -15,7 +15,7 @@ pub(crate) struct Api {
     drain: CancellationToken,
     #[allow(dead_code)] // Few tests go behind the server's back.
     pub(crate) store: Arc<dyn store::Store>,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Drop for Api {
@@ -33,7 +33,14 @@ impl Api {
     /// The same, set up in another way.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let store = store::Embedded::open(dir.path(), store::Options::default())?;
+        let store = Arc::new(store::Embedded::open(dir.path(), store::Options::default())?);
+        let mut api = Self::start_on(store, change).await?;
+        api._dir = Some(dir);
+        Ok(api)
+    }
+
+    /// The same on a store that is there already.
+    pub(crate) async fn start_on(store: Arc<dyn store::Store>, change: impl FnOnce(&mut Config)) -> Result<Self> {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?.serialize_pem();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -53,12 +60,12 @@ impl Api {
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
+            encryption: None,
         };
         change(&mut config);
         let drain = CancellationToken::new();
-        let store: Arc<dyn store::Store> = Arc::new(store);
         let server = ApiServer::start(config, store.clone(), drain.clone()).await?;
-        Ok(Self { server, drain, store, _dir: dir })
+        Ok(Self { server, drain, store, _dir: None })
     }
 
     /// Sends `METHOD path` with headers; answers the response with its body still to be read.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use apiserver::{AdmissionSettings, Audit, AuditLog, Cors};
+use apiserver::{AdmissionSettings, Audit, AuditLog, Cors, EncryptionSettings};
 use clap::Args;
 
 #[derive(Args, Clone, Default)]
@@ -39,6 +39,12 @@ pub(crate) struct Api {
     /// Which of a node's addresses its kubelet is reached at, the first it has [default: InternalIP,ExternalIP,Hostname]
     #[arg(long, value_delimiter = ',')]
     pub(crate) kubelet_preferred_address_types: Vec<String>,
+    /// How values are encrypted at rest: an EncryptionConfiguration of apiserver.config.k8s.io/v1
+    #[arg(long)]
+    pub(crate) encryption_provider_config: Option<PathBuf>,
+    /// Take over changes of that file at once
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set)]
+    pub(crate) encryption_provider_config_automatic_reload: bool,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
 }
@@ -51,6 +57,16 @@ impl Api {
             disable: self.disable_admission_plugins.clone(),
             configuration,
         })
+    }
+
+    pub(crate) fn encryption(&self) -> Result<Option<EncryptionSettings>> {
+        let reload = self.encryption_provider_config_automatic_reload;
+        if self.encryption_provider_config.is_none() && reload {
+            anyhow::bail!(
+                "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
+            );
+        }
+        Ok(self.encryption_provider_config.clone().map(|path| EncryptionSettings { path, reload }))
     }
 
     pub(crate) fn cors(&self) -> Result<Cors> {

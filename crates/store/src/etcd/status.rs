@@ -31,7 +31,7 @@ impl From<StoreError> for Status {
             StoreError::KeyNotFound => (Code::InvalidArgument, KEY_NOT_FOUND),
             StoreError::Closed => (Code::Unavailable, STOPPED),
             StoreError::Poisoned(cause) => return Status::unavailable(format!("{error}: {cause}")),
-            StoreError::Unavailable(_) => return Status::unavailable(error.to_string()),
+            StoreError::Unavailable(_) | StoreError::Sealed(_) => return Status::unavailable(error.to_string()),
             StoreError::Refused(text) => return Status::unknown(text),
             StoreError::SlowWatcher => return Status::out_of_range(error.to_string()),
         };
