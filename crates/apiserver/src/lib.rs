@@ -37,6 +37,6 @@ pub use auth::tokens::TokenError;
 pub use cors::{Cors, PatternError};
 pub use http::{Body, BoxError};
 pub use listener::{ServeError, tls_config};
-pub use storage::{EncryptionError, EncryptionSettings};
 pub use server::{ApiServer, Config, KubeletClient, StartError};
+pub use storage::{EncryptionError, EncryptionSettings};
 pub use strategy::allow_privileged;

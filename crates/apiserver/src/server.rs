@@ -69,11 +69,11 @@ impl KubeletClient {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the store cannot be read: {0}")]
+    #[error("the store cannot be read")]
     Store(#[from] StoreError),
     #[error("authentication or authorization cannot be set up: {0}")]
     Auth(#[from] AuthError),
-    #[error("encryption at rest cannot be set up: {0}")]
+    #[error("encryption at rest cannot be set up")]
     Encryption(#[from] EncryptionError),
     #[error("admission cannot be set up")]
     Admission(#[from] AdmissionError),

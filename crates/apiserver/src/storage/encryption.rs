@@ -147,9 +147,8 @@ impl Rules {
     /// The most exact rule counts; where there is none, values are kept as they are.
     fn of(&self, group: &str, resource: &str) -> &[Arc<Provider>] {
         let wanted = [(group, resource), (group, "*"), ("*", "*")];
-        let find = |(group, resource)| {
-            self.rules.iter().find(|(known, _)| known.group == group && known.resource == resource)
-        };
+        let find =
+            |(group, resource)| self.rules.iter().find(|(known, _)| known.group == group && known.resource == resource);
         wanted.into_iter().find_map(find).map_or(&[], |(_, providers)| providers)
     }
 
@@ -176,7 +175,8 @@ async fn provider_of(config: ProviderConfig) -> Result<Provider, EncryptionError
             Kind::AesCbc => Ok(Cipher::Cbc(key.secret)),
             Kind::Secretbox => key.secret.try_into().map(Cipher::Secretbox).map_err(|_| size),
         };
-        let wrong = |error| EncryptionError::Config(format!("error while creating cipher for named key {}: {error}", key.name));
+        let wrong =
+            |error| EncryptionError::Config(format!("error while creating cipher for named key {}: {error}", key.name));
         Ok((key.name.clone(), cipher.map_err(wrong)?))
     };
     let keys = keys.into_iter().map(cipher).collect::<Result<_, EncryptionError>>()?;
@@ -282,13 +282,16 @@ impl Sealing {
 }
 
 impl Encryption {
-    pub(crate) async fn start(inner: Arc<dyn Store>, settings: EncryptionSettings) -> Result<Arc<Self>, EncryptionError> {
+    pub(crate) async fn start(
+        inner: Arc<dyn Store>,
+        settings: EncryptionSettings,
+    ) -> Result<Arc<Self>, EncryptionError> {
         let unwatchable = |source| EncryptionError::Read { path: settings.path.clone(), source };
         // Before it is read, so that no change is missed.
         let events = settings.reload.then(|| reload::watch(&settings.path)).transpose().map_err(unwatchable)?;
         let text = reload::read(&settings.path)?;
-        let rules = Rules::build(config::parse(&text).map_err(EncryptionError::Config)?).await?;
-        let mut builtin = HashMap::from([("masterleases".to_owned(), ("", "apiServerIPInfo"))]);
+        let rules = Rules::build(config::parse(&settings.path, &text).map_err(EncryptionError::Config)?).await?;
+        let mut builtin = HashMap::new();
         for info in api::resources::builtin() {
             builtin.entry(info.storage_prefix()).or_insert((info.group.as_str(), info.plural.as_str()));
         }

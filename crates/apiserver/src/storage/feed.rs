@@ -87,7 +87,9 @@ impl Feed {
                 }
                 Err(_) if first && kv.value.starts_with(SEALED) => {
                     let key = String::from_utf8_lossy(&kv.key);
-                    return Err(StoreError::Sealed(format!("{key} was written with an encryption that is not configured")));
+                    return Err(StoreError::Sealed(format!(
+                        "{key} was written with an encryption that is not configured"
+                    )));
                 }
                 Err(error) => tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "unreadable object"),
             }

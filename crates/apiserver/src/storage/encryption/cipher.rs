@@ -73,7 +73,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
 
 /// AES-GCM with a random nonce before the sealed text.
 pub(super) enum Gcm {
-    Common(LessSafeKey),
+    Common(Box<LessSafeKey>),
     /// The one size that ring has not.
     Middle(Box<Aes192Gcm>),
 }
@@ -89,7 +89,7 @@ impl Gcm {
             }
         };
         let key = UnboundKey::new(algorithm, key).map_err(|_| CipherError::KeySize(key.len()))?;
-        Ok(Self::Common(LessSafeKey::new(key)))
+        Ok(Self::Common(Box::new(LessSafeKey::new(key))))
     }
 
     fn seal(&self, plain: &[u8], path: &[u8], before: &[u8]) -> Result<Vec<u8>> {

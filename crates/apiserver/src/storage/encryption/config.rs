@@ -68,21 +68,23 @@ impl GroupResource {
     }
 }
 
-/// The rules of a file, or all that is wrong with it. With `reload`, names of KMS providers are told apart more strictly.
-pub(super) fn parse(text: &[u8]) -> Result<Vec<Rule>, String> {
+/// The rules of a file, or all that is wrong with it.
+pub(super) fn parse(path: &std::path::Path, text: &[u8]) -> Result<Vec<Rule>, String> {
     let parsing = |why: String| format!("error while parsing file: {why}");
-    let whole = crate::http::yaml(text).map_err(|error| parsing(error.message))?;
+    let decoding =
+        |why: String| parsing(format!("error decoding encryption provider configuration file {path:?}: {why}"));
+    let whole = crate::http::yaml(text).map_err(|error| decoding(error.message))?;
     let whole = whole.as_object().cloned().unwrap_or_default();
     if whole.text(&["kind"]) != "EncryptionConfiguration"
         || !matches!(whole.text(&["apiVersion"]), "apiserver.config.k8s.io/v1" | "v1")
     {
-        return Err(parsing("it is no EncryptionConfiguration of apiserver.config.k8s.io/v1".into()));
+        return Err(decoding("it is no EncryptionConfiguration of apiserver.config.k8s.io/v1".into()));
     }
     let mut reader = Reader::default();
     reader.fields(&whole, "", &["kind", "apiVersion", "resources"]);
     let rules = reader.rules(&whole);
     if !reader.unknown.is_empty() {
-        return Err(parsing(format!("strict decoding error: {}", reader.unknown.join(", "))));
+        return Err(decoding(format!("strict decoding error: {}", reader.unknown.join(", "))));
     }
     match reader.errors.as_slice() {
         [] => (),
@@ -92,8 +94,11 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Rule>, String> {
             return Err(parsing(format!("[{}]", texts.join(", "))));
         }
     }
-    masked(&rules).map_or(Ok(rules), |why| Err(format!("error while building transformers: {why}")))
+    let unusable = masked(&rules).or_else(|| reader.has_old_kms.then(|| OLD_KMS.to_owned()));
+    unusable.map_or(Ok(rules), |why| Err(format!("error while building transformers: {why}")))
 }
+
+const OLD_KMS: &str = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.";
 
 /// A later rule that can never apply.
 fn masked(rules: &[Rule]) -> Option<String> {
@@ -104,11 +109,7 @@ fn masked(rules: &[Rule]) -> Option<String> {
                 (known.resource == "*" && known.group == wanted.group) || known.is_everything()
             };
             if let Some(earlier) = seen.iter().find(masks) {
-                return Some(format!(
-                    "resource {:?} is masked by earlier rule {:?}",
-                    wanted.shown(),
-                    earlier.shown()
-                ));
+                return Some(format!("resource {:?} is masked by earlier rule {:?}", wanted.shown(), earlier.shown()));
             }
             seen.push(wanted);
         }
@@ -121,6 +122,7 @@ struct Reader {
     errors: Vec<FieldError>,
     unknown: Vec<String>,
     kms_names: Vec<String>,
+    has_old_kms: bool,
 }
 
 fn objects(of: &Object, name: &str) -> Vec<Object> {
@@ -206,17 +208,26 @@ impl Reader {
             ("kms", "KMS"),
         ];
         self.fields(provider, &at.to_string(), &NAMES.map(|(name, _)| name));
-        let given: Vec<&str> =
-            NAMES.iter().map(|(name, _)| *name).filter(|name| provider.get(*name).is_some_and(Value::is_object)).collect();
+        let given: Vec<&str> = NAMES
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| provider.get(*name).is_some_and(Value::is_object))
+            .collect();
         let [name] = given.as_slice() else {
-            // Upstream shows the provider; what is in it may be secret.
-            let shown: Object =
-                NAMES.iter().map(|(name, field)| ((*field).to_owned(), if given.contains(name) { json!({}) } else { Value::Null })).collect();
+            // Upstream shows the whole provider, but what is in it may be secret.
+            let shown =
+                NAMES.map(|(name, field)| format!("{field:?}:{}", if given.contains(&name) { "{}" } else { "null" }));
             let why = match given.is_empty() {
-                true => "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity",
-                false => "more than one provider specified in a single element, should split into different list elements",
+                true => {
+                    "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity"
+                }
+                false => {
+                    "more than one provider specified in a single element, should split into different list elements"
+                }
             };
-            self.invalid(at, shown, why);
+            let mut error = FieldError::invalid(at.to_string(), Value::Null, why);
+            error.value = format!("{{{}}}", shown.join(","));
+            self.errors.push(error);
             return None;
         };
         let at = at.child(name);
@@ -265,7 +276,6 @@ impl Reader {
 
     fn kms(&mut self, config: &Object, at: &Path) -> Option<ProviderConfig> {
         self.fields(config, &at.to_string(), &["apiVersion", "name", "cachesize", "endpoint", "timeout"]);
-        let before = self.errors.len();
         let (name, endpoint) = (config.text(&["name"]).to_owned(), config.text(&["endpoint"]).to_owned());
         let version = Some(config.text(&["apiVersion"])).filter(|text| !text.is_empty()).unwrap_or("v1");
         let at_name = at.child("name");
@@ -301,10 +311,7 @@ impl Reader {
             let why = "unsupported apiVersion apiVersion for KMS provider, only v1 and v2 are supported";
             self.invalid(&at.child("apiVersion"), version, why);
         }
-        if version == "v1" && self.errors.len() == before {
-            let why = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.";
-            self.invalid(&at.child("apiVersion"), version, why);
-        }
+        self.has_old_kms |= version == "v1";
         Some(ProviderConfig::Kms { name, endpoint, timeout: timeout? })
     }
 }
@@ -319,9 +326,7 @@ fn name_error(name: &str, resource: &GroupResource) -> Option<&'static str> {
         _ if resource.group == "events.k8s.io" => {
             "'*.events.k8s.io' objects are stored using the 'events' API group in etcd. Use 'events' instead in the config file"
         }
-        _ if resource.group == "extensions" => {
-            "'extensions' group has been removed and cannot be used for encryption"
-        }
+        _ if resource.group == "extensions" => "'extensions' group has been removed and cannot be used for encryption",
         _ if resource.group == "*" && resource.resource != "*" => {
             "encrypting the same resource across groups is not supported"
         }
@@ -344,7 +349,7 @@ mod tests {
     #[test]
     fn wrong_files_are_refused_in_upstreams_words() {
         let check = |text: String, want: &str| {
-            let error = parse(text.as_bytes()).unwrap_err();
+            let error = parse("a.yaml".as_ref(), text.as_bytes()).unwrap_err();
             assert!(error.contains(want), "{text}\n{error}");
         };
         let providers = |text: &str| file("[secrets]", text);
@@ -354,31 +359,55 @@ mod tests {
             "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1".into(),
             "resources: Required value: at least one resources is required",
         );
-        check(resources("[]"), "resources[0].resources: Required value: at least one resources[0].resources is required");
-        check(resources("[Secrets]"), "resources[0].resources[0]: Invalid value: \"Secrets\": resource name should not contain capital");
+        check(
+            resources("[]"),
+            "resources[0].resources: Required value: at least one resources[0].resources is required",
+        );
+        check(
+            resources("[Secrets]"),
+            "resources[0].resources[0]: Invalid value: \"Secrets\": resource name should not contain capital",
+        );
         check(resources("['*']"), "use '*.' to encrypt all the resources");
         check(resources("[pods.*]"), "encrypting the same resource across groups is not supported");
         check(resources("[events.events.k8s.io]"), "Use 'events' instead");
         check(resources("[secrets, '*.']"), "Invalid value: [\"secrets\",\"*.\"]: using overlapping resources");
         check(resources("[secrets, '*.*']"), "using overlapping resources");
         check(resources("[secrets, secrets]"), "the same resource cannot be specified multiple times");
-        check(providers("[]"), "resources[0].providers: Required value: at least one resources[0].providers is required");
+        check(
+            providers("[]"),
+            "resources[0].providers: Required value: at least one resources[0].providers is required",
+        );
         check(
             providers("[{}]"),
-            "resources[0].providers[0]: Invalid value: {\"AESCBC\":null,\"AESGCM\":null,\"Identity\":null,\"KMS\":null,\"Secretbox\":null}: provider does not contain any of the expected providers",
+            "resources[0].providers[0]: Invalid value: {\"AESGCM\":null,\"AESCBC\":null,\"Secretbox\":null,\"Identity\":null,\"KMS\":null}: provider does not contain any of the expected providers",
         );
         check(providers("[{identity: {}, aescbc: {}}]"), "more than one provider specified in a single element");
-        check(providers("[{aescbc: {}}]"), "resources[0].providers[0].aescbc.keys: Required value: at least one keys is required");
-        check(providers("[{aescbc: {keys: [{secret: c2hvcnQ=}]}}]"), "aescbc.keys[0].name: Required value: name is a mandatory field for a key");
+        check(
+            providers("[{aescbc: {}}]"),
+            "resources[0].providers[0].aescbc.keys: Required value: at least one keys is required",
+        );
+        check(
+            providers("[{aescbc: {keys: [{secret: c2hvcnQ=}]}}]"),
+            "aescbc.keys[0].name: Required value: name is a mandatory field for a key",
+        );
         check(
             providers("[{secretbox: {keys: [{name: a, secret: c2hvcnQ=}]}}]"),
             "secretbox.keys[0].secret: Invalid value: \"REDACTED\": secret is not of the expected length, got 5, expected one of [32]",
         );
-        check(providers("[{aesgcm: {keys: [{name: a, secret: '!'}]}}]"), "Invalid value: \"REDACTED\": secrets must be base64 encoded");
-        check(providers("[{identity: {}, odd: 1}]"), "strict decoding error: unknown field \"resources[0].providers[0].odd\"");
+        check(
+            providers("[{aesgcm: {keys: [{name: a, secret: '!'}]}}]"),
+            "Invalid value: \"REDACTED\": secrets must be base64 encoded",
+        );
+        check(
+            providers("[{identity: {}, odd: 1}]"),
+            "error decoding encryption provider configuration file \"a.yaml\": strict decoding error: unknown field \"resources[0].providers[0].odd\"",
+        );
         let kms = |more: &str| providers(&format!("[{{kms: {{{more}}}}}]"));
-        check(kms("name: a, endpoint: 'unix:///a'"), "KMSv1 is deprecated");
-        check(kms("apiVersion: v2, name: 'a:b', endpoint: 'unix:///a'"), "invalid KMS provider name a:b, must not contain ':'");
+        check(kms("name: a, endpoint: 'unix:///a'"), "error while building transformers: KMSv1 is deprecated");
+        check(
+            kms("apiVersion: v2, name: 'a:b', endpoint: 'unix:///a'"),
+            "invalid KMS provider name a:b, must not contain ':'",
+        );
         check(kms("apiVersion: v2, name: a, endpoint: 'tcp:///a'"), "unsupported scheme \"tcp\" for KMS provider");
         check(kms("apiVersion: v2, name: a, endpoint: 'unix:///a', cachesize: 3"), "cachesize is not supported in v2");
         check(kms("apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 0s"), "timeout should be a positive value");
@@ -396,11 +425,14 @@ mod tests {
     fn a_right_file_is_read() {
         let text = file(
             "[secrets, '*.apps']",
-            &format!("[{{aescbc: {{keys: [{{name: one, secret: {KEY}}}]}}}}, {{kms: {{apiVersion: v2, name: k, endpoint: 'unix:///k', timeout: 1s}}}}, {{identity: {{}}}}]"),
+            &format!(
+                "[{{aescbc: {{keys: [{{name: one, secret: {KEY}}}]}}}}, {{kms: {{apiVersion: v2, name: k, endpoint: 'unix:///k', timeout: 1s}}}}, {{identity: {{}}}}]"
+            ),
         );
-        let rules = parse(text.as_bytes()).unwrap();
+        let rules = parse("a.yaml".as_ref(), text.as_bytes()).unwrap();
         let key = Key { name: "one".into(), secret: b"0123456789abcdef0123456789abcdef".to_vec() };
-        let kms = ProviderConfig::Kms { name: "k".into(), endpoint: "unix:///k".into(), timeout: Duration::from_secs(1) };
+        let kms =
+            ProviderConfig::Kms { name: "k".into(), endpoint: "unix:///k".into(), timeout: Duration::from_secs(1) };
         let providers = vec![ProviderConfig::Keys(Kind::AesCbc, vec![key]), kms, ProviderConfig::Identity];
         let resources = ["secrets", "*.apps"].map(GroupResource::parse).to_vec();
         assert_eq!(rules, [Rule { resources, providers }]);

@@ -209,9 +209,9 @@ impl Kms {
             let path = http::uri::PathAndQuery::from_static(method);
             let codec = tonic_prost::ProstCodec::<Q, A>::default();
             let answer = client.unary(tonic::Request::new(question), path, codec).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| {
-                format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
-            })
+            answer
+                .map(tonic::Response::into_inner)
+                .map_err(|status| format!("rpc error: code = {:?} desc = {}", status.code(), status.message()))
         };
         let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
         tokio::time::timeout(self.timeout, asked).await.map_err(late)?
@@ -279,7 +279,8 @@ impl Kms {
             return Err(fail("the key changed between status and encryption".into()));
         }
         let EncryptResponse { ciphertext, key_id, annotations } = encrypted;
-        let envelope = EncryptedObject { data: Vec::new(), key_id, source: ciphertext, annotations, source_type: SEED_TYPE };
+        let envelope =
+            EncryptedObject { data: Vec::new(), key_id, source: ciphertext, annotations, source_type: SEED_TYPE };
         envelope_error(&envelope).map_or(Ok(()), |why| Err(fail(why)))?;
         let seed = Arc::new(Sealed::Seed(seed));
         self.remember(envelope.encode_to_vec(), seed.clone());
@@ -309,10 +310,10 @@ impl Kms {
 
     /// The text, and whether it was sealed with another key than what is written now.
     pub(super) async fn open(&self, sealed: &[u8], path: &[u8]) -> Result<(Bytes, bool), KmsError> {
-        let mut envelope =
-            EncryptedObject::decode(sealed).map_err(|error| KmsError::Invalid(error.to_string()))?;
+        let mut envelope = EncryptedObject::decode(sealed).map_err(|error| KmsError::Invalid(error.to_string()))?;
         let data = std::mem::take(&mut envelope.data);
-        let wrong = if data.is_empty() { Some("encrypted data is empty".to_owned()) } else { envelope_error(&envelope) };
+        let wrong =
+            if data.is_empty() { Some("encrypted data is empty".to_owned()) } else { envelope_error(&envelope) };
         wrong.map_or(Ok(()), |why| Err(KmsError::Invalid(why)))?;
         let key = envelope.encode_to_vec();
         let known = self.seeds.lock().get(&key).cloned();
@@ -413,6 +414,9 @@ mod tests {
         check(EncryptedObject { source: vec![0; 1025], ..right() }, Some("exceeds the max size of 1024"));
         check(EncryptedObject { source_type: 2, ..right() }, Some("unknown encryptedDEKSourceType: 2"));
         check(EncryptedObject { annotations: annotated("plain", 9), ..right() }, Some("fully qualified"));
-        check(EncryptedObject { annotations: annotated("a.b", 33 << 10), ..right() }, Some("total size of annotations"));
+        check(
+            EncryptedObject { annotations: annotated("a.b", 33 << 10), ..right() },
+            Some("total size of annotations"),
+        );
     }
 }

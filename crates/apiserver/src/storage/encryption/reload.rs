@@ -48,7 +48,7 @@ pub(super) fn follow(rules: &Arc<Sealing>, events: Receiver, path: PathBuf, mut 
                 }
                 text => text,
             };
-            match take_over(&rules, text).await {
+            match take_over(&rules, &path, text).await {
                 Ok(text) => {
                     (known, failed) = (text, false);
                     rules.reloads[0].fetch_add(1, Ordering::Relaxed);
@@ -64,9 +64,13 @@ pub(super) fn follow(rules: &Arc<Sealing>, events: Receiver, path: PathBuf, mut 
     });
 }
 
-async fn take_over(rules: &Sealing, text: Result<Vec<u8>, EncryptionError>) -> Result<Vec<u8>, EncryptionError> {
+async fn take_over(
+    rules: &Sealing,
+    path: &Path,
+    text: Result<Vec<u8>, EncryptionError>,
+) -> Result<Vec<u8>, EncryptionError> {
     let text = text?;
-    let new = Rules::build(config::parse(&text).map_err(EncryptionError::Config)?).await?;
+    let new = Rules::build(config::parse(path, &text).map_err(EncryptionError::Config)?).await?;
     new.check().await.map_err(|error| EncryptionError::Config(error.to_string()))?;
     rules.current.store(Arc::new(new));
     if rules.unread.swap(false, Ordering::Relaxed) {
