@@ -52,6 +52,13 @@ impl Parts {
             Ok(Path::new(&self.path("etcd.sock")).exists().then_some(()))
         })?;
         let file = |name: &str| format!("{pki}/{name}");
+        // As kubeadm's is.
+        std::fs::write(file("sa.key"), include_str!("../../crates/apiserver/tests/support/rsa.pem"))?;
+        let (policy, audit) = (self.path("audit-policy.yaml"), self.path("audit.log"));
+        std::fs::write(
+            &policy,
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, verbs: [create]}]\n",
+        )?;
         self.start(
             "apiserver",
             &[
@@ -71,6 +78,14 @@ impl Parts {
                 &file("apiserver-kubelet-client.key"),
                 "--service-account-signing-key-file",
                 &file("sa.key"),
+                "--service-account-key-file",
+                &file("sa.key"),
+                "--allow-privileged=true",
+                "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+                "--audit-policy-file",
+                &policy,
+                "--audit-log-path",
+                &audit,
             ],
         )?;
         eventually("the API server is ready", Duration::from_secs(20), || {
@@ -133,6 +148,28 @@ impl Parts {
         Ok(())
     }
 
+    /// What the API server was told on its command line, it does.
+    fn flags(&self) -> Result<()> {
+        let keys = self.kubectl(&["get", "--raw", "/openid/v1/jwks"])?;
+        ensure!(keys.contains("RS256"), "{keys}");
+        let (server, authority) = (format!("https://127.0.0.1:{PORT}"), self.path("pki/ca.crt"));
+        let token = self.kubectl(&["create", "token", "default"])?;
+        let own = ["--kubeconfig", "/dev/null", "--server", &server, "--certificate-authority", &authority];
+        let who = run("kubectl", &[&own[..], &["--token", token.trim(), "auth", "whoami"]].concat())?;
+        ensure!(who.contains("system:serviceaccount:default:default"), "{who}");
+        let audited = std::fs::read_to_string(self.path("audit.log"))?;
+        ensure!(audited.contains("/apis/apps/v1/namespaces/default/deployments"), "{audited}");
+
+        let log = || std::fs::read_to_string(self.path("apiserver.log"));
+        ensure!(!log()?.contains("DEBUG"), "nobody asked for that much");
+        let level = self.path("level");
+        std::fs::write(&level, "4")?;
+        let told = self.kubectl(&["replace", "--raw", "/debug/flags/v", "-f", &level])?;
+        ensure!(told.trim() == "successfully set klog.logging.verbosity to 4", "{told}");
+        let _ = self.kubectl(&["get", "namespace", "nobody-made-this"]);
+        eventually("more is logged", Duration::from_secs(5), || Ok(log()?.contains("DEBUG").then_some(())))
+    }
+
     fn stop(mut self) -> Result<()> {
         for process in &mut self.processes {
             process.is_running()?;
@@ -159,6 +196,7 @@ fn every_component_runs_alone() -> Result<()> {
     eventually("the runtime listens", Duration::from_secs(10), || Ok(Path::new(&socket).exists().then_some(())))?;
     parts.kubelet(&format!("unix://{socket}"))?;
     parts.flow("ferry.local/hello:0.1.0")?;
+    parts.flags()?;
     parts.stop()?;
     leaks.none_since().context("after every component ended")
 }

@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 use crate::http::{Accept, Body, Query, add_warnings, full, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{auth, discovery, handlers, health, heavy, metrics, openapi, streaming};
+use crate::{auth, debug, discovery, handlers, health, heavy, metrics, openapi, streaming};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -193,6 +193,10 @@ impl ApiServer {
             let response = match path.trim_end_matches('/') {
                 "/metrics" => Ok(metrics::answer(self)),
                 "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
+                debug::VERBOSITY => match debug::answer(self, request).await {
+                    Some(answer) => answer,
+                    None => return Ok(page_not_found()),
+                },
                 _ if health::is_check(path) => health::answer(self, context).await,
                 path @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS) => auth::discovery::answer(self, path),
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,

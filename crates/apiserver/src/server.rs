@@ -23,6 +23,7 @@ use crate::auth::settings::{AuthError, AuthSettings};
 use crate::auth::x509::Certificates;
 use crate::cors::Cors;
 use crate::custom;
+use crate::debug::SetVerbosity;
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
@@ -48,6 +49,8 @@ pub struct Config {
     pub admission: AdmissionSettings,
     /// `None` logs nothing.
     pub audit: Option<Arc<Audit>>,
+    /// `None` where the levels of the log stay as they are.
+    pub set_verbosity: Option<SetVerbosity>,
     /// `None` keeps everything as it is.
     pub encryption: Option<EncryptionSettings>,
 }

@@ -87,6 +87,7 @@ pub(crate) async fn start(
         auth,
         admission: settings.flags.admission()?,
         audit: settings.flags.audit()?,
+        set_verbosity: Some(crate::logging::set_verbosity),
         encryption: settings.flags.encryption()?,
     };
     let server = ApiServer::start(config, store, drain).await?;

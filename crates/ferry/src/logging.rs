@@ -1,11 +1,17 @@
 //! Log levels as Kubernetes' users know them: `--v` for all, `--vmodule` for single modules.
 
+use std::sync::OnceLock;
+
 use tracing_subscriber::{
-    Layer as _,
+    Layer as _, Registry,
     filter::{LevelFilter, Targets},
     layer::SubscriberExt as _,
+    reload,
     util::SubscriberInitExt as _,
 };
+
+/// What is let through, to be changed while it runs.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Libraries are heard one level later than these.
 const OURS: [&str; 13] = [
@@ -28,8 +34,19 @@ const OURS: [&str; 13] = [
 pub(crate) fn init(verbosity: u8, vmodule: Option<&str>, quiet: bool) {
     let asked = std::env::var("FERRY_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.unwrap_or_else(|| targets(verbosity, vmodule, quiet));
+    let (filter, handle) = reload::Layer::new(filter);
+    let _ = FILTER.set(handle);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+}
+
+/// As if the process had been started with this `--v`, and no word about modules.
+pub(crate) fn set_verbosity(verbosity: u8) {
+    if let Some(filter) = FILTER.get()
+        && let Err(error) = filter.reload(targets(verbosity, None, false))
+    {
+        tracing::error!(%error, "the levels of the log cannot be changed");
+    }
 }
 
 fn targets(verbosity: u8, vmodule: Option<&str>, quiet: bool) -> Targets {

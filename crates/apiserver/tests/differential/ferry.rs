@@ -39,6 +39,7 @@ impl Ferry {
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
+            set_verbosity: None,
             encryption: None,
         };
         let drain = CancellationToken::new();

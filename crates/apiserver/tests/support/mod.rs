@@ -60,6 +60,7 @@ impl Api {
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),
             audit: None,
+            set_verbosity: None,
             encryption: None,
         };
         change(&mut config);
