@@ -5,6 +5,7 @@
 
 mod client;
 mod definitions;
+mod fairness;
 mod hostile;
 mod lists;
 mod servers;
@@ -21,7 +22,7 @@ const CLIENTS: usize = 64;
 const NAMESPACE: &str = "/api/v1/namespaces/bench";
 
 pub(crate) async fn run(only: &[&str]) -> Result<()> {
-    const ALL: [&str; 5] = ["writes", "lists", "watches", "definitions", "hostile"];
+    const ALL: [&str; 6] = ["writes", "lists", "watches", "definitions", "hostile", "fairness"];
     for name in only {
         ensure!(ALL.contains(name), "there is no bench {name:?}; there are {ALL:?}");
     }
@@ -35,6 +36,7 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
             "lists" => lists::run(&servers, &mut report).await?,
             "watches" => watches::run(&servers, &mut report).await?,
             "definitions" => definitions::run(servers.ours, &mut report).await?,
+            "fairness" => fairness::run(servers.ours, &mut report).await?,
             _ => hostile::run(servers.ours, &mut report).await?,
         }
     }

@@ -68,6 +68,8 @@ pub(super) fn host(url: &str) -> Result<&str> {
 pub(super) struct Client {
     connection: SendRequest<Full<Bytes>>,
     host: String,
+    /// As whom it asks, where not as itself.
+    acts_as: Option<&'static str>,
 }
 
 impl Client {
@@ -75,13 +77,22 @@ impl Client {
         let stream = trust.open(url).await?;
         let (connection, task) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(task);
-        Ok(Client { connection, host: host(url)?.to_owned() })
+        Ok(Client { connection, host: host(url)?.to_owned(), acts_as: None })
+    }
+
+    /// From now on it asks as a user of this name.
+    pub(super) fn acting_as(self, user: &'static str) -> Client {
+        Client { acts_as: Some(user), ..self }
     }
 
     /// Asks, and returns the body of the answer, which goes on coming.
     pub(super) async fn open(&mut self, method: Method, path: &str, accept: &str, body: Bytes) -> Result<Incoming> {
         self.connection.ready().await?;
-        let request = Request::builder().method(method).uri(path).header("host", &self.host).header("accept", accept);
+        let mut request =
+            Request::builder().method(method).uri(path).header("host", &self.host).header("accept", accept);
+        if let Some(user) = self.acts_as {
+            request = request.header("impersonate-user", user);
+        }
         let request = request.header("content-type", "application/json").body(Full::new(body))?;
         let response = self.connection.send_request(request).await?;
         let status = response.status();

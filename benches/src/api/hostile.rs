@@ -36,13 +36,13 @@ const HELD_IDLE: u64 = 400_000_000;
 
 /// An attack goes on until it is dropped. It has a thread of its own, which gives way to everybody else's: what attackers do with
 /// their own processors is no concern of the server.
-struct Attack {
-    tasks: JoinSet<Result<()>>,
+pub(super) struct Attack {
+    pub(super) tasks: JoinSet<Result<()>>,
     runtime: Option<Runtime>,
 }
 
 impl Attack {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let mut threads = Builder::new_multi_thread();
         threads.worker_threads(1).enable_all().on_thread_start(|| {
             // Where it is refused, the attack is stronger than it says.
@@ -51,7 +51,7 @@ impl Attack {
         Ok(Self { tasks: JoinSet::new(), runtime: Some(threads.build()?) })
     }
 
-    fn spawn(&mut self, task: impl Future<Output = Result<()>> + Send + 'static) {
+    pub(super) fn spawn(&mut self, task: impl Future<Output = Result<()>> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
             self.tasks.spawn_on(task, runtime.handle());
         }

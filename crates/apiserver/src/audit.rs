@@ -137,6 +137,10 @@ impl ApiServer {
         context: &mut Context,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
+        let seat = match self.admit(context).await {
+            Ok(seat) => seat,
+            Err(refusal) => return Ok(refusal),
+        };
         auth::authorize_request(self, context).await?;
         let names_itself = context.info.verb == "create" && context.info.name.is_empty();
         if !context.info.is_long_running() && (event.level() >= Level::Request || names_itself) {
@@ -145,7 +149,8 @@ impl ApiServer {
             event.set_request(decode_any(&parts.headers, &bytes));
             request = Request::from_parts(parts, full(bytes));
         }
-        self.allowed(context, request).await
+        let response = self.allowed(context, request).await?;
+        Ok(self.keep_seat(context, response, seat))
     }
 }
 

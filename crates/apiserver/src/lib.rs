@@ -10,6 +10,7 @@ mod custom;
 mod debug;
 mod discovery;
 mod field_manager;
+mod flowcontrol;
 mod handlers;
 mod health;
 mod heavy;
@@ -37,6 +38,7 @@ pub use auth::settings::{AuthError, AuthSettings, OidcSettings, WebhookSettings,
 pub use auth::tokens::TokenError;
 pub use cors::{Cors, PatternError};
 pub use debug::SetVerbosity;
+pub use flowcontrol::FlowSettings;
 pub use http::{Body, BoxError};
 pub use listener::{ServeError, tls_config};
 pub use server::{ApiServer, Config, KubeletClient, StartError};

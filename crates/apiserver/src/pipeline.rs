@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 use crate::http::{Accept, Body, Query, add_warnings, full, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{auth, debug, discovery, handlers, health, heavy, metrics, openapi, streaming};
+use crate::{auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,8 +35,10 @@ pub(crate) struct Context {
     pub(crate) refused: Option<ApiError>,
     /// Why it was allowed, once it was.
     pub(crate) decision: Option<String>,
+    /// What it was matched with: the identities of a flow schema and of a priority level.
+    pub(crate) flow: Option<(HeaderValue, HeaderValue)>,
     /// The path leads to something; only then is it worth a metric of its own.
-    is_served: AtomicBool,
+    pub(crate) is_served: AtomicBool,
     /// The objects it leads to have no protobuf form.
     has_no_protobuf: AtomicBool,
     warnings: Mutex<Vec<String>>,
@@ -53,6 +55,7 @@ impl Context {
             real_user: UserInfo::default(),
             refused: None,
             decision: None,
+            flow: None,
             is_served: AtomicBool::new(false),
             has_no_protobuf: AtomicBool::new(false),
             warnings: Mutex::default(),
@@ -129,6 +132,10 @@ impl ApiServer {
         if *context.is_served.get_mut() {
             self.metrics.observe(&context.info, &context.query, response.status().as_u16(), under_way.took());
         }
+        if let Some((schema, level)) = context.flow.take() {
+            response.headers_mut().insert("x-kubernetes-pf-flowschema-uid", schema);
+            response.headers_mut().insert("x-kubernetes-pf-prioritylevel-uid", level);
+        }
         if let Some(page) = page {
             page.add(response.headers_mut());
         }
@@ -169,8 +176,13 @@ impl ApiServer {
         context: &mut Context,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
+        let seat = match self.admit(context).await {
+            Ok(seat) => seat,
+            Err(refusal) => return Ok(refusal),
+        };
         auth::authorize_request(self, context).await?;
-        self.allowed(context, request).await
+        let response = self.allowed(context, request).await?;
+        Ok(self.keep_seat(context, response, seat))
     }
 
     /// What is asked, by one who may.
@@ -200,6 +212,9 @@ impl ApiServer {
                 _ if health::is_check(path) => health::answer(self, context).await,
                 path @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS) => auth::discovery::answer(self, path),
                 _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
+                _ if path.starts_with(flowcontrol::dump::PATH) => {
+                    return Ok(flowcontrol::dump::answer(&self.flow, path, &context.query));
+                }
                 "" | "/api" | "/apis" => discovery::answer(self, context),
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
                 _ => return Ok(page_not_found()),

@@ -24,6 +24,7 @@ use crate::auth::x509::Certificates;
 use crate::cors::Cors;
 use crate::custom;
 use crate::debug::SetVerbosity;
+use crate::flowcontrol::{FlowControl, FlowSettings};
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
@@ -53,6 +54,7 @@ pub struct Config {
     pub set_verbosity: Option<SetVerbosity>,
     /// `None` keeps everything as it is.
     pub encryption: Option<EncryptionSettings>,
+    pub flow: FlowSettings,
 }
 
 /// How the API server reaches kubelets: with its own client certificate.
@@ -107,6 +109,7 @@ pub struct ApiServer {
     pub(crate) allocator: Allocator,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heavy: Heavy,
+    pub(crate) flow: FlowControl,
     pub(crate) drain: CancellationToken,
     /// What must have ended before serving has.
     pub(crate) tasks: TaskTracker,
@@ -134,6 +137,7 @@ impl ApiServer {
         let (authenticator, authorizer) = (config.auth.authenticator()?, config.auth.authorizer()?);
         let (validating_policies, mutating_policies) = (Policies::validating(&registry), Policies::mutating(&registry));
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
+        let flow = FlowControl::new(config.flow.clone());
         let server = Arc::new(Self {
             config,
             feed,
@@ -153,11 +157,13 @@ impl ApiServer {
             allocator,
             metrics: Arc::default(),
             heavy: Heavy::default(),
+            flow,
             drain,
             tasks: TaskTracker::new(),
         });
         custom::start(&server).await?;
         crate::bootstrap::run(&server).await?;
+        crate::flowcontrol::controller::start(&server);
         Ok(server)
     }
 

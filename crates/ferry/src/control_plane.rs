@@ -89,6 +89,7 @@ pub(crate) async fn start(
         audit: settings.flags.audit()?,
         set_verbosity: Some(crate::logging::set_verbosity),
         encryption: settings.flags.encryption()?,
+        flow: settings.flags.flow(),
     };
     let server = ApiServer::start(config, store, drain).await?;
     let serving = tokio::spawn(server.clone().serve(listener, tls));

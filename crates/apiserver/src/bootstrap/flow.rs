@@ -16,7 +16,7 @@ const LEVELS: [Level; 8] = [
 ];
 const QUEUE_LENGTH: u32 = 50;
 
-pub(super) fn objects() -> Vec<(&'static str, Value)> {
+pub(crate) fn objects() -> Vec<(&'static str, Value)> {
     let levels = LEVELS.iter().map(|level| ("prioritylevelconfigurations", level_object(level)));
     levels.chain(schemas().into_iter().map(|schema| ("flowschemas", schema))).collect()
 }

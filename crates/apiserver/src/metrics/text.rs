@@ -22,6 +22,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
     }
     head(&mut text, "apiserver_longrunning_requests", "gauge", "Watches and streams that are open.");
     line(&mut text, "apiserver_longrunning_requests", "", gauge(&server.metrics.long_running));
+    crate::flowcontrol::dump::metrics(&server.flow, &mut text);
     objects(&server.all_served(), &mut text);
     head(&mut text, "kubernetes_build_info", "gauge", "What is running.");
     line(&mut text, "kubernetes_build_info", &format!("git_version=\"{VERSION}\",major=\"1\",minor=\"36\""), 1);

@@ -41,6 +41,7 @@ impl Ferry {
             audit: None,
             set_verbosity: None,
             encryption: None,
+            flow: apiserver::FlowSettings::default(),
         };
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store, drain.clone()).await?;

@@ -62,6 +62,7 @@ impl Api {
             audit: None,
             set_verbosity: None,
             encryption: None,
+            flow: apiserver::FlowSettings::default(),
         };
         change(&mut config);
         let drain = CancellationToken::new();
@@ -78,6 +79,14 @@ impl Api {
     ) -> Result<Response<apiserver::Body>> {
         let mut request = request(what, headers, body.into())?;
         request.extensions_mut().insert(api::UserInfo::authenticated("admin", &["system:masters"]));
+        Ok(self.server.handle(request).await)
+    }
+
+    /// The same from a user of this name.
+    #[allow(dead_code)] // Not every test needs it.
+    pub(crate) async fn send_as(&self, user: &str, what: &str) -> Result<Response<apiserver::Body>> {
+        let mut request = request(what, &[], Bytes::new())?;
+        request.extensions_mut().insert(api::UserInfo::authenticated(user, &[]));
         Ok(self.server.handle(request).await)
     }
 

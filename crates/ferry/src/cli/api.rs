@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use apiserver::{AdmissionSettings, Audit, AuditLog, Cors, EncryptionSettings};
+use apiserver::{AdmissionSettings, Audit, AuditLog, Cors, EncryptionSettings, FlowSettings};
 use clap::Args;
 
 #[derive(Args, Clone, Default)]
@@ -45,6 +45,15 @@ pub(crate) struct Api {
     /// Take over changes of that file at once
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set)]
     pub(crate) encryption_provider_config_automatic_reload: bool,
+    /// Let priority levels and flow schemas decide who is answered when; otherwise only the numbers below do
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) enable_priority_and_fairness: bool,
+    /// Requests that read, answered at once; with priority levels the sum of both is divided among them
+    #[arg(long, default_value_t = 400)]
+    pub(crate) max_requests_inflight: usize,
+    /// Requests that write, answered at once
+    #[arg(long, default_value_t = 200)]
+    pub(crate) max_mutating_requests_inflight: usize,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
 }
@@ -67,6 +76,14 @@ impl Api {
             );
         }
         Ok(self.encryption_provider_config.clone().map(|path| EncryptionSettings { path, reload }))
+    }
+
+    pub(crate) fn flow(&self) -> FlowSettings {
+        FlowSettings {
+            enable_priority_and_fairness: self.enable_priority_and_fairness,
+            max_requests_inflight: self.max_requests_inflight,
+            max_mutating_requests_inflight: self.max_mutating_requests_inflight,
+        }
     }
 
     pub(crate) fn cors(&self) -> Result<Cors> {
