@@ -23,10 +23,11 @@ const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
 /// How many changes a watcher takes at once.
 const BATCH: usize = 256;
-/// The part of a processor that waking one watcher takes. Thousands are woken as often as that leaves time for something else
-/// than waking them; what changes meanwhile they are told together.
-const WAKING: Duration = Duration::from_micros(6);
-const WAKING_ALL: std::ops::Range<Duration> = Duration::from_millis(1)..Duration::from_millis(25);
+/// So many watchers are woken in no time.
+const FEW: usize = 100;
+/// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
+const REST: Duration = Duration::from_micros(10);
+const LONGEST_REST: Duration = Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.
 #[derive(Clone, Debug)]
@@ -67,9 +68,7 @@ struct Ring {
     first: u64,
     /// Changes up to this revision may be missing from the ring.
     forgotten: i64,
-    /// When watchers were last woken.
-    woken: Option<Instant>,
-    /// They will be again.
+    /// Somebody wakes watchers until nothing changes any more.
     is_waking: bool,
 }
 
@@ -164,27 +163,11 @@ impl Cache {
             ring.push(Arc::new(change));
         }
         self.snapshot.store(Arc::new(Snapshot { revision, objects }));
-        let pause = pause(self.newest.receiver_count());
-        match ring.woken.map(|woken| woken + pause).filter(|due| *due > Instant::now()) {
-            None => self.wake(&mut ring),
-            Some(_) if ring.is_waking => (),
-            Some(due) => {
-                ring.is_waking = true;
-                let cache = self.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep_until(due).await;
-                    let mut ring = cache.ring.lock();
-                    ring.is_waking = false;
-                    cache.wake(&mut ring);
-                });
-            }
+        if self.newest.receiver_count() <= FEW {
+            self.newest.send_replace(ring.end());
+        } else if !std::mem::replace(&mut ring.is_waking, true) {
+            tokio::spawn(wake(self.clone()));
         }
-    }
-
-    /// Tells all watchers how far the ring has come.
-    fn wake(&self, ring: &mut Ring) {
-        ring.woken = Some(Instant::now());
-        self.newest.send_replace(ring.end());
     }
 
     /// A place just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
@@ -202,10 +185,25 @@ impl Cache {
     }
 }
 
-/// How long to leave so many watchers asleep after they were woken.
-fn pause(watchers: usize) -> Duration {
-    let pause = WAKING.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX));
-    if pause < WAKING_ALL.start { Duration::ZERO } else { pause.min(WAKING_ALL.end) }
+/// Tells many watchers how far the ring has come, and lets others work before it tells them again.
+async fn wake(cache: Arc<Cache>) {
+    loop {
+        let told = {
+            let ring = cache.ring.lock();
+            cache.newest.send_replace(ring.end());
+            ring.end()
+        };
+        // First those who were woken, then the connections they write to.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let watchers = u32::try_from(cache.newest.receiver_count()).unwrap_or(u32::MAX);
+        tokio::time::sleep(REST.saturating_mul(watchers).min(LONGEST_REST)).await;
+        let mut ring = cache.ring.lock();
+        if ring.end() == told {
+            ring.is_waking = false;
+            return;
+        }
+    }
 }
 
 impl Place {
@@ -259,5 +257,43 @@ impl Ring {
             self.first += 1;
             self.forgotten = oldest.revision;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHANGES: i64 = 20;
+
+    /// However many watch, each sees every change, in order; and many are woken less often than something changes.
+    #[tokio::test(start_paused = true)]
+    async fn every_watcher_sees_every_change() {
+        for (watchers, is_together) in [(3, false), (FEW * 3, true)] {
+            let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
+            let places = (0..watchers).map(|_| cache.watch_from(None).unwrap().0);
+            let tasks: tokio::task::JoinSet<_> = places.map(watched).collect();
+            for revision in 1..=CHANGES {
+                let bytes =
+                    bytes::Bytes::from_static(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#);
+                let object = Arc::new(Stored::read("default/a", revision, bytes, &cache.reading).unwrap());
+                cache.apply(vec![Change::new(revision, object, None, false)], revision);
+                tokio::time::sleep(Duration::from_micros(500)).await;
+            }
+            for (seen, woken) in tasks.join_all().await {
+                assert_eq!(seen, (1..=CHANGES).collect::<Vec<_>>());
+                assert_eq!(woken < seen.len(), is_together, "woken {woken} times");
+            }
+        }
+    }
+
+    /// The revisions that come, and in how many parts.
+    async fn watched(mut place: Place) -> (Vec<i64>, usize) {
+        let (mut seen, mut woken) = (Vec::new(), 0);
+        while seen.last() != Some(&CHANGES) {
+            seen.extend(place.next().await.unwrap().iter().map(|change| change.revision));
+            woken += 1;
+        }
+        (seen, woken)
     }
 }
