@@ -14,6 +14,8 @@ pub struct ApiError {
     pub details: Option<Box<Details>>,
     /// Where a list that can no longer be continued as it was may go on all the same.
     pub resume: Option<Box<str>>,
+    /// Somebody else's words, passed on as they are.
+    pub told: Option<Box<Value>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +60,7 @@ impl GroupResource<'_> {
 
 impl ApiError {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, resume: None }
+        Self { code, reason, message: message.into(), details: None, resume: None, told: None }
     }
 
     #[must_use]
@@ -180,6 +182,9 @@ impl ApiError {
 
     /// The `Status` object.
     pub fn to_status(&self) -> Value {
+        if let Some(told) = &self.told {
+            return Value::clone(told);
+        }
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,

@@ -18,19 +18,25 @@ mod pods;
 pub(crate) mod policy;
 pub(crate) mod quota;
 mod refusals;
+mod reinvocation;
 pub(crate) mod rules;
 mod runtime_class;
 mod service_account;
 mod storage;
 mod tolerations;
+pub(crate) mod webhook;
 
 use std::sync::Arc;
 
+use api::schema::{self, Type};
 use api::{ApiError, Object, UserInfo};
 use async_trait::async_trait;
+use serde_json::Value;
 
 pub(crate) use self::chain::Chain;
 pub use self::chain::{AdmissionError, AdmissionSettings};
+pub(crate) use self::reinvocation::Reinvocation;
+use crate::handlers::DeleteOptions;
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
@@ -40,6 +46,7 @@ pub(crate) enum Operation {
     Create,
     Update,
     Delete,
+    Connect,
 }
 
 impl Operation {
@@ -48,22 +55,29 @@ impl Operation {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
         }
     }
 }
 
 /// What is about to be written, and by whom.
+#[derive(Clone, Copy)]
 pub(crate) struct Attributes<'a> {
     pub(crate) operation: Operation,
     pub(crate) served: &'a Served,
     pub(crate) namespace: &'a str,
+    /// None yet where the server is to make one.
     pub(crate) name: &'a str,
+    /// What that one will begin with.
+    pub(crate) generate_name: &'a str,
     pub(crate) subresource: &'a str,
     /// The request it comes from; `None` for what the server does on its own.
     pub(crate) context: Option<&'a Context>,
     pub(crate) dry_run: bool,
     /// The object as it is, where there is one.
     pub(crate) old: Option<&'a Object>,
+    /// How it is to be deleted.
+    pub(crate) delete_options: Option<&'a DeleteOptions>,
 }
 
 impl Attributes<'_> {
@@ -85,8 +99,26 @@ impl Attributes<'_> {
         self.context.map(|context| &context.user)
     }
 
+    /// What kind the object is of, were the request made for `served`: a subresource may have one of its own.
+    pub(crate) fn kind<'b>(&self, served: &'b Served) -> (&'b str, &'b str, &'b str) {
+        let (group, version) = (served.info.group.as_str(), served.info.version.as_str());
+        let own = served.info.subresources.iter().find(|sub| sub.name == self.subresource);
+        match own.map(|sub| (&sub.group_version, sub.kind.as_str())) {
+            None => (group, version, &served.info.kind),
+            Some((None, kind)) => (group, version, kind),
+            Some((Some((group, version)), kind)) => (group, version, kind),
+        }
+    }
+
+    /// The object is none of the resource's: a Scale, a Binding, how to run a command.
+    pub(crate) fn is_of_another_kind(&self) -> bool {
+        let info = &self.served.info;
+        self.kind(self.served) != (info.group.as_str(), info.version.as_str(), info.kind.as_str())
+    }
+
     pub(crate) fn forbidden(&self, why: impl std::fmt::Display) -> ApiError {
-        ApiError::forbidden(self.served.group_resource(), self.name, why)
+        let name = if self.name.is_empty() { self.generate_name } else { self.name };
+        ApiError::forbidden(self.served.group_resource(), name, why)
     }
 }
 
@@ -127,25 +159,51 @@ pub(crate) async fn mutate(
     if is_ending && attributes.operation == Operation::Create {
         return Err(attributes.forbidden("create not allowed while custom resource definition is terminating"));
     }
-    admit(server, attributes, object).await?;
-    if !server.admission.is_on(policy::mutating::NAME) {
-        return Ok(());
-    }
-    let mut invoked = policy::mutating::Invoked::default();
-    if policy::mutating::mutate(server, attributes, object, &mut invoked).await? {
-        // What a policy changed is seen once more by all who came before it.
-        admit(server, attributes, object).await?;
-        invoked.reinvoke();
-        policy::mutating::mutate(server, attributes, object, &mut invoked).await?;
+    let mut rounds = [Reinvocation::default(), Reinvocation::default()];
+    if admit(server, attributes, object, &mut rounds).await? {
+        // What a policy or a webhook changed is seen once more by all who came before it.
+        rounds.iter_mut().for_each(Reinvocation::reinvoke);
+        admit(server, attributes, object, &mut rounds).await?;
     }
     Ok(())
 }
 
-async fn admit(server: &Arc<ApiServer>, attributes: &Attributes<'_>, object: &mut Object) -> Result<(), ApiError> {
+/// One round of all; whether policies or webhooks changed anything.
+async fn admit(
+    server: &Arc<ApiServer>,
+    attributes: &Attributes<'_>,
+    object: &mut Object,
+    [policies, webhooks]: &mut [Reinvocation; 2],
+) -> Result<bool, ApiError> {
     for plugin in server.admission.plugins().filter(|plugin| plugin.handles(attributes)) {
         plugin.admit(server, attributes, object).await?;
     }
-    Ok(())
+    let mut is_changed = false;
+    if server.admission.is_on(policy::mutating::NAME) {
+        is_changed |= policy::mutating::mutate(server, attributes, object, policies).await?;
+    }
+    if server.admission.is_on(webhook::mutating::NAME) {
+        is_changed |= webhook::mutating::mutate(server, attributes, object, webhooks).await?;
+    }
+    Ok(is_changed)
+}
+
+/// Fits what somebody else made of an object to its kind, and defaults what is new in it; also tells what the kind does not
+/// know, which is left out.
+fn refit(attributes: &Attributes<'_>, served: &Served, mut value: Value) -> Result<(Object, Vec<String>), String> {
+    let own = attributes.is_of_another_kind();
+    let (group, version, kind) = attributes.kind(served);
+    let schema: Option<&Type> = if own { schema::of_kind(group, version, kind) } else { Some(&served.schema) };
+    let unknown = schema.map(|schema| api::decode::conform(&mut value, schema)).transpose();
+    let unknown = unknown.map_err(|error| error.to_string())?.unwrap_or_default();
+    let Value::Object(mut object) = value else { return Err("it is no object any more".to_owned()) };
+    if !own {
+        served.strategy().default(&mut object);
+    }
+    if let Some(schema) = schema {
+        api::decode::complete(&mut object, schema);
+    }
+    Ok((object, unknown))
 }
 
 /// The plugins that only judge.

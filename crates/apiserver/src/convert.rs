@@ -71,7 +71,7 @@ async fn convert_all(
             objects.iter_mut().for_each(|object| drop(object.insert("apiVersion".into(), wanted.into())));
             Ok(objects)
         }
-        Conversion::Webhook(config, reviews) => webhook::convert(server, config, reviews, objects, wanted).await,
+        Conversion::Webhook(webhook, reviews) => webhook::convert(server, webhook, reviews, objects, wanted).await,
     }
 }
 
@@ -94,6 +94,19 @@ pub(crate) fn between(from: Option<&Served>, to: Option<&Served>, wanted: &str, 
 pub(crate) fn across(from: &Served, to: &Served, object: Object) -> Object {
     let builtin = |served| Some(served).filter(|served: &&Served| served.custom().is_none());
     between(builtin(from), builtin(to), &to.info.api_version(), object)
+}
+
+/// The same where nothing is taken for granted: a webhook is asked, if the definition names one.
+pub(crate) async fn to_version(
+    server: &ApiServer,
+    from: &Served,
+    to: &Served,
+    object: Object,
+) -> Result<Object, ApiError> {
+    let Some(custom) = to.custom() else { return Ok(across(from, to, object)) };
+    let converted = convert_all(server, custom, vec![object], &to.info.api_version()).await?;
+    let pruned = converted.into_iter().next().map(|object| custom.definition.prune(object, custom.version()));
+    pruned.ok_or_else(|| ApiError::internal("the conversion answered no object"))
 }
 
 /// An object at rest, without asking a webhook.

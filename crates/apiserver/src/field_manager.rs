@@ -30,6 +30,14 @@ pub(crate) enum Tracking<'a> {
     Scale(&'a str),
     /// The object already carries its managers.
     Applied,
+    /// The same of what was applied through the scale subresource.
+    AppliedScale,
+}
+
+impl Tracking<'_> {
+    pub(crate) fn is_scale(&self) -> bool {
+        matches!(self, Self::Scale(_) | Self::AppliedScale)
+    }
 }
 
 /// A resource's managers as seen from one of its versions and subresources.

@@ -1,6 +1,8 @@
 //! Requests with large bodies: they take long to read and check, so they get threads of their own, and not all of the machine.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use http::{HeaderMap, header};
 use rustix::process::{geteuid, setpriority_process};
@@ -42,18 +44,31 @@ impl Default for Heavy {
 }
 
 impl Heavy {
-    /// Runs a heavy request when it is its turn, so that it keeps no worker from its tasks.
+    /// Runs a heavy request when it is its turn, so that it keeps no worker from its tasks. While it waits for somebody, it is
+    /// another's turn.
     pub(crate) async fn run<F: Future>(&self, request: F) -> F::Output {
-        let handle = Handle::current();
-        if handle.runtime_flavor() != RuntimeFlavor::MultiThread {
+        if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return request.await;
         }
-        // It is never closed.
-        let _turn = self.0.acquire().await;
-        tokio::task::block_in_place(|| {
-            let _nice = Nice::begin();
-            handle.block_on(request)
-        })
+        let mut request = pin!(request);
+        loop {
+            // It is never closed.
+            let turn = self.0.acquire().await;
+            let step = |cx: &mut Context<'_>| {
+                Poll::Ready(tokio::task::block_in_place(|| {
+                    let _nice = Nice::begin();
+                    request.as_mut().poll(cx)
+                }))
+            };
+            let polled = poll_fn(step).await;
+            drop(turn);
+            if let Poll::Ready(output) = polled {
+                return output;
+            }
+            // What it waits for wakes this task.
+            let mut woken = false;
+            poll_fn(|_| if std::mem::replace(&mut woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        }
     }
 }
 
@@ -92,5 +107,20 @@ mod tests {
         check("application/yaml", "a: &a []\nb: *a", false);
         check("application/json-patch+json", &long, false);
         check("application/json-patch+json", &format!("[{{\"op\":\"copy\"}}]{long}"), true);
+    }
+
+    /// With one turn for all, the first is let on by the second, which can only run while the first waits.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn whoever_waits_leaves_the_turn_to_others() {
+        let heavy = Heavy(Semaphore::new(1));
+        let (let_on, waits) = tokio::sync::oneshot::channel::<u8>();
+        let first = heavy.run(waits);
+        let second = heavy.run(async {
+            tokio::task::yield_now().await;
+            let_on.send(7)
+        });
+        let both = futures::future::join(first, second);
+        let both = tokio::time::timeout(std::time::Duration::from_secs(10), both).await;
+        assert_eq!(both, Ok((Ok(7), Ok(()))));
     }
 }

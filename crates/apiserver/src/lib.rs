@@ -28,7 +28,6 @@ mod storage;
 mod strategy;
 mod streaming;
 mod table;
-mod webhook;
 
 pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};

@@ -5,7 +5,7 @@
 
 mod text;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -45,6 +45,9 @@ const BUCKETS: [f64; 24] = [
     f64::INFINITY,
 ];
 
+/// Upstream's for admission, in seconds.
+const ADMISSION_BUCKETS: [f64; 9] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0, f64::INFINITY];
+
 #[derive(Default)]
 pub(crate) struct Metrics {
     /// By the hash of their labels; those that share one are told apart by the labels themselves.
@@ -52,6 +55,16 @@ pub(crate) struct Metrics {
     reading: AtomicI64,
     mutating: AtomicI64,
     long_running: AtomicI64,
+    /// By name and labels.
+    counters: Mutex<BTreeMap<(&'static str, String), u64>>,
+    durations: Mutex<BTreeMap<(&'static str, String), Durations>>,
+}
+
+/// How often something took how long.
+#[derive(Default)]
+struct Durations {
+    buckets: [u64; ADMISSION_BUCKETS.len()],
+    seconds: f64,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -93,6 +106,21 @@ impl Metrics {
             Kind::Mutating => &self.mutating,
             Kind::LongRunning => &self.long_running,
         }
+    }
+
+    /// Counts one of something, by its labels as they are written.
+    pub(crate) fn count(&self, name: &'static str, labels: String) {
+        *self.counters.lock().entry((name, labels)).or_default() += 1;
+    }
+
+    /// Counts something by how long it took.
+    pub(crate) fn took(&self, name: &'static str, labels: String, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let mut durations = self.durations.lock();
+        let one = durations.entry((name, labels)).or_default();
+        one.seconds += seconds;
+        let bucket = ADMISSION_BUCKETS.iter().position(|most| seconds <= *most);
+        bucket.and_then(|index| one.buckets.get_mut(index)).into_iter().for_each(|count| *count += 1);
     }
 
     pub(crate) fn begin(self: &Arc<Self>, info: &RequestInfo) -> InFlight {

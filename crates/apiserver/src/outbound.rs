@@ -1,28 +1,35 @@
-//! Requests the API server makes itself: to webhooks, as a kubeconfig says, and to issuers of tokens.
+//! Requests the API server makes itself: to webhooks, to issuers of tokens, to API servers it stands in front of.
+//!
+//! An [`Outbound`] is one of them: where it is, whom to believe there, and the idle connections to it. A service stands for
+//! one of its endpoints, chosen with each request.
 
-use std::path::Path;
-use std::sync::Arc;
+pub(crate) mod connect;
+mod kubeconfig;
+
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use ::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use api::{Object, ObjectExt as _};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use rustls::client::ResolvesClientCert;
 use serde_json::Value;
 
+use self::connect::{Sender, Trust};
+use crate::http::{Body, full};
+use crate::server::ApiServer;
+use crate::streaming::service_endpoint;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_ANSWER: usize = 3 << 20;
-/// Where systems keep the authorities they believe.
-const SYSTEM_ROOTS: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+/// No review is larger.
+const MAX_ANSWER: usize = 8 << 20;
+/// Idle connections to one of them.
+const MAX_IDLE: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
@@ -30,137 +37,293 @@ pub enum OutboundError {
     Read(String, std::io::Error),
     #[error("{0}")]
     Config(String),
-    #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
-    #[error("request to {0} failed: {1}")]
-    Failed(String, String),
-    #[error("{0} answered {1}")]
-    Status(String, StatusCode),
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    Authorities,
+    #[error("tls: {0}")]
+    Tls(String),
+    #[error("dial tcp {0}: {1}")]
+    Dial(String, String),
+    #[error("{0}")]
+    Unresolved(String),
+    #[error("{0}")]
+    Http(#[from] hyper::Error),
+    /// Which request, and why there is no answer to it.
+    #[error("{0} {1:?}: {2}")]
+    Failed(&'static str, String, String),
+    #[error("{1}")]
+    Status(StatusCode, String),
+    #[error("the answer of {0} cannot be read: {1}")]
+    Answer(String, String),
 }
 
-/// Whom to ask, and with which credentials.
+/// As whom the server shows itself.
+pub(crate) type Identity = Arc<dyn ResolvesClientCert>;
+
+#[derive(Debug)]
+enum Address {
+    Url(Uri),
+    Service { namespace: String, name: String, port: u16, path: String },
+}
+
+/// Where a request goes.
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    is_tls: bool,
+    /// What the one there is called, in its certificate and in the address.
+    pub(crate) name: String,
+    asked_port: u16,
+    path: String,
+}
+
+/// Somebody whom the server asks.
+#[derive(Debug)]
 pub(crate) struct Outbound {
-    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// Where reviews are sent; paths of issuers are given with each request.
-    url: Uri,
+    to: Address,
+    trust: Trust,
+    pub(crate) identity: Option<Identity>,
+    tls: OnceLock<Arc<ClientConfig>>,
     token: Option<HeaderValue>,
+    pub(crate) max_answer: usize,
+    /// By where they lead.
+    idle: Mutex<Vec<(String, Sender)>>,
 }
 
-fn config_error(why: impl std::fmt::Display) -> OutboundError {
-    OutboundError::Config(why.to_string())
-}
-
-fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, OutboundError> {
-    let mut roots = RootCertStore::empty();
-    let system: Vec<u8> = match pem {
-        Some(pem) => pem.to_vec(),
-        None => SYSTEM_ROOTS.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default(),
-    };
-    for authority in CertificateDer::pem_slice_iter(&system) {
-        let authority = authority.map_err(|_| config_error("the certificate authority is not PEM"))?;
-        // A system's list may hold one that this library does not understand.
-        if let (Err(error), Some(_)) = (roots.add(authority), pem) {
-            return Err(error.into());
-        }
+impl Place {
+    fn of(url: &Uri) -> Result<Self, OutboundError> {
+        let host = url.host().ok_or_else(|| OutboundError::Config(format!("{url} names no host")))?;
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let is_tls = url.scheme_str() != Some("http");
+        let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let path = url.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { name: host.clone(), host, port, is_tls, asked_port: port, path })
     }
-    Ok(roots)
+
+    fn key(&self) -> String {
+        format!("{} {}:{}", self.name, self.host, self.port)
+    }
+
+    /// The name and port that were asked for, as addresses have them.
+    pub(crate) fn authority(&self) -> String {
+        let name = if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() };
+        format!("{name}:{}", self.asked_port)
+    }
 }
 
 impl Outbound {
-    pub(crate) fn new(
-        url: &str,
-        authority: Option<&[u8]>,
-        identity: Option<(&[u8], &[u8])>,
-        token: Option<&str>,
-    ) -> Result<Self, OutboundError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let tls = tls.with_root_certificates(roots(authority)?);
-        let tls = match identity {
-            Some((certificate, key)) => {
-                let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>();
-                let chain = chain.map_err(|_| config_error("the client certificate is not PEM"))?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| config_error("the client key is not PEM"))?;
-                tls.with_client_auth_cert(chain, key)?
-            }
-            None => tls.with_no_client_auth(),
-        };
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-        let http = Client::builder(TokioExecutor::new()).build(connector.wrap_connector(http));
-        let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
-        let token = token.map_err(|_| config_error("the token is no header value"))?;
-        let url = url.parse().map_err(|error| config_error(format!("{url}: {error}")))?;
-        Ok(Self { http, url, token })
+    fn to(to: Address, trust: Trust) -> Self {
+        Self {
+            to,
+            trust,
+            identity: None,
+            tls: OnceLock::new(),
+            token: None,
+            max_answer: MAX_ANSWER,
+            idle: Mutex::default(),
+        }
     }
 
-    /// As the current context of a kubeconfig says: the way upstream configures webhooks.
-    pub(crate) fn from_kubeconfig(path: &Path) -> Result<Self, OutboundError> {
-        let shown = path.display().to_string();
-        let text = std::fs::read(path).map_err(|error| OutboundError::Read(shown.clone(), error))?;
-        let config = crate::http::yaml(&text).map_err(|error| config_error(format!("{shown}: {}", error.message)))?;
-        let dir = path.parent().unwrap_or(Path::new("."));
-        let current =
-            text_of(&config, "current-context").ok_or_else(|| config_error(format!("{shown}: no current-context")))?;
-        let context = named(&config, "contexts", "context", current)?;
-        let cluster = named(&config, "clusters", "cluster", text_of(context, "cluster").unwrap_or_default())?;
-        let nobody = Value::Null;
-        let user = match text_of(context, "user") {
-            Some(name) => named(&config, "users", "user", name)?,
-            None => &nobody,
-        };
-        for unknown in ["exec", "auth-provider", "username"] {
-            if user.get(unknown).is_some() {
-                return Err(config_error(format!("{shown}: a user with {unknown:?} cannot be used here")));
-            }
-        }
-        if cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool) == Some(true) {
-            return Err(config_error(format!(
-                "{shown}: insecure-skip-tls-verify is not supported; give certificate-authority"
-            )));
-        }
-        let authority = content(cluster, "certificate-authority", dir)?;
-        let identity = content(user, "client-certificate", dir)?.zip(content(user, "client-key", dir)?);
-        let identity = identity.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
-        let server = text_of(cluster, "server").ok_or_else(|| config_error(format!("{shown}: no server")))?;
-        let token = match text_of(user, "tokenFile") {
-            Some(file) => Some(String::from_utf8_lossy(&read(&dir.join(file))?).trim().to_owned()),
-            None => text_of(user, "token").map(ToOwned::to_owned),
-        };
-        Self::new(server, authority.as_deref(), identity, token.as_deref())
+    pub(crate) fn new(url: &str, trust: Trust) -> Result<Self, OutboundError> {
+        let parsed = url.parse().map_err(|error| OutboundError::Config(format!("{url}: {error}")))?;
+        Ok(Self::to(Address::Url(parsed), trust))
     }
 
+    /// As a `clientConfig`, or the spec of an APIService, says.
+    pub(crate) fn from_client_config(config: &Object) -> Result<Self, OutboundError> {
+        let trust = match config.text(&["caBundle"]) {
+            _ if config.get("insecureSkipTLSVerify") == Some(&Value::Bool(true)) => Trust::Anybody,
+            "" => Trust::System,
+            bundle => Trust::Authorities(bundle_of(bundle)?),
+        };
+        let url = config.text(&["url"]);
+        if !url.is_empty() {
+            return Self::new(url, trust);
+        }
+        let text = |field: &str| config.text(&["service", field]).to_owned();
+        let port = config.at(&["service", "port"]).and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+        let path = text("path");
+        let path = if path.starts_with('/') { path } else { format!("/{path}") };
+        let to = Address::Service { namespace: text("namespace"), name: text("name"), port: port.unwrap_or(443), path };
+        Ok(Self::to(to, trust))
+    }
+
+    /// Where it is at this moment.
+    pub(crate) fn place(&self, server: &ApiServer) -> Result<Place, OutboundError> {
+        match &self.to {
+            Address::Url(url) => Place::of(url),
+            Address::Service { namespace, name, port, path } => {
+                let found = service_endpoint(server, namespace, name, Some(&port.to_string()));
+                let missing = || OutboundError::Unresolved(format!("no endpoints available for service {name:?}"));
+                let (host, at) = found.ok_or_else(missing)?;
+                let (name, path) = (format!("{name}.{namespace}.svc"), path.clone());
+                Ok(Place { host, port: at, is_tls: true, name, asked_port: *port, path })
+            }
+        }
+    }
+
+    /// Fails now if it would fail later for what it is to believe.
+    pub(crate) fn checked(self) -> Result<Self, OutboundError> {
+        self.tls()?;
+        Ok(self)
+    }
+
+    fn tls(&self) -> Result<&Arc<ClientConfig>, OutboundError> {
+        if let Some(known) = self.tls.get() {
+            return Ok(known);
+        }
+        let mut config = connect::tls(&self.trust)?;
+        if let Some(identity) = &self.identity {
+            config.client_auth_cert_resolver = identity.clone();
+        }
+        Ok(self.tls.get_or_init(|| Arc::new(config)))
+    }
+
+    /// Sends a request; the connection is to be given back once the answer was read.
+    pub(crate) async fn send(
+        &self,
+        place: &Place,
+        mut request: Request<Body>,
+    ) -> Result<(Response<Incoming>, Sender), OutboundError> {
+        let key = place.key();
+        // One that was idle may have been closed just now; a new one has no such excuse.
+        while let Some(mut sender) = self.idle(&key) {
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, sender)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(error.into_error().into()),
+                },
+            }
+        }
+        let tls = if place.is_tls { Some((self.tls()?, place.name.as_str())) } else { None };
+        let mut sender = connect::connect(&place.host, place.port, tls).await?;
+        let response = sender.send_request(request).await?;
+        Ok((response, sender))
+    }
+
+    fn idle(&self, key: &str) -> Option<Sender> {
+        let mut idle = self.idle.lock();
+        idle.retain(|(_, sender)| !sender.is_closed());
+        let found = idle.iter().rposition(|(known, _)| known == key)?;
+        Some(idle.remove(found).1)
+    }
+
+    pub(crate) fn keep(&self, place: &Place, sender: Sender) {
+        let mut idle = self.idle.lock();
+        if !sender.is_closed() && idle.len() < MAX_IDLE {
+            idle.push((place.key(), sender));
+        }
+    }
+
+    /// Posts `body` to where the configuration says; `query` is added to the path.
+    pub(crate) async fn call(
+        &self,
+        server: &ApiServer,
+        body: Bytes,
+        timeout: Duration,
+        query: &str,
+    ) -> Result<Value, OutboundError> {
+        let mut place = self.place(server);
+        if let Ok(place) = &mut place {
+            place.path.push_str(query);
+        }
+        self.ask(Method::POST, place, body, timeout).await
+    }
+
+    /// The same where no service can be meant.
     pub(crate) async fn post(&self, body: &Value) -> Result<Value, OutboundError> {
-        self.ask(Method::POST, self.url.clone(), body.to_string().into()).await
+        let Address::Url(url) = &self.to else { return Err(OutboundError::Config("no address".into())) };
+        self.ask(Method::POST, Place::of(url), body.to_string().into(), TIMEOUT).await
     }
 
     pub(crate) async fn get(&self, url: &str) -> Result<Value, OutboundError> {
-        let url = url.parse().map_err(|error| config_error(format!("{url}: {error}")))?;
-        self.ask(Method::GET, url, Bytes::new()).await
+        let url: Uri = url.parse().map_err(|error| OutboundError::Config(format!("{url}: {error}")))?;
+        self.ask(Method::GET, Place::of(&url), Bytes::new(), TIMEOUT).await
     }
 
-    async fn ask(&self, method: Method, url: Uri, body: Bytes) -> Result<Value, OutboundError> {
-        let shown = url.to_string();
-        let failed = |why: String| OutboundError::Failed(shown.clone(), why);
-        let mut request = Request::builder().method(method).uri(url);
-        request = request.header(header::CONTENT_TYPE, "application/json").header(header::ACCEPT, "application/json");
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, token);
-        }
-        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+    async fn ask(
+        &self,
+        method: Method,
+        place: Result<Place, OutboundError>,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Value, OutboundError> {
+        let verb = if method == Method::GET { "Get" } else { "Post" };
+        let url = self.shown(place.as_ref().ok());
+        let failed = |error: &dyn std::error::Error| OutboundError::Failed(verb, url.clone(), chain(error));
+        let place = place.map_err(|error| failed(&error))?;
         let whole = async {
-            let response = self.http.request(request).await.map_err(|error| failed(chain(&error)))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-            let bytes = body.map_err(|error| failed(error.to_string()))?.to_bytes();
-            if !status.is_success() {
-                return Err(OutboundError::Status(shown.clone(), status));
+            let mut request = Request::builder()
+                .method(method)
+                .uri(&place.path)
+                .header(header::HOST, place.authority())
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::ACCEPT, "application/json")
+                .header(header::USER_AGENT, "kube-apiserver-admission");
+            if let Some(token) = &self.token {
+                request = request.header(header::AUTHORIZATION, token);
             }
-            serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
+            let request = request.body(full(body)).map_err(|error| failed(&error))?;
+            let (response, sender) = self.send(&place, request).await.map_err(|error| failed(&error))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), self.max_answer).collect().await;
+            let bytes = body.map_err(|error| OutboundError::Answer(url.clone(), error.to_string()))?.to_bytes();
+            self.keep(&place, sender);
+            if !status.is_success() {
+                return Err(OutboundError::Status(status, refusal(status, &bytes)));
+            }
+            serde_json::from_slice(&bytes).map_err(|error| OutboundError::Answer(url.clone(), error.to_string()))
         };
-        tokio::time::timeout(TIMEOUT, whole).await.map_err(|_| failed("no answer in time".into()))?
+        let late = |_| OutboundError::Failed(verb, url.clone(), "context deadline exceeded".into());
+        tokio::time::timeout(timeout, whole).await.map_err(late)?
+    }
+
+    /// The address, for messages.
+    fn shown(&self, place: Option<&Place>) -> String {
+        match (place, &self.to) {
+            (Some(place), _) => {
+                let scheme = if place.is_tls { "https" } else { "http" };
+                format!("{scheme}://{}{}", place.authority(), place.path)
+            }
+            (None, Address::Url(url)) => url.to_string(),
+            (None, Address::Service { namespace, name, port, path }) => {
+                format!("https://{name}.{namespace}.svc:{port}{path}")
+            }
+        }
+    }
+}
+
+/// A `caBundle`: PEM in base64.
+pub(crate) fn bundle_of(text: &str) -> Result<Vec<u8>, OutboundError> {
+    base64::engine::general_purpose::STANDARD.decode(text).map_err(|_| OutboundError::Authorities)
+}
+
+/// What a client of upstream's makes of an answer that is none.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let told: Option<Value> = serde_json::from_slice(body).ok();
+    if let Some(message) = told.as_ref().filter(|told| told.get("kind").is_some_and(|kind| kind == "Status"))
+        && let Some(message) = message.get("message").and_then(Value::as_str)
+    {
+        return message.to_owned();
+    }
+    let text: String = String::from_utf8_lossy(body).chars().take(1024).collect();
+    match status.as_u16() {
+        400 => "the server rejected our request for an unknown reason".into(),
+        401 => "the server has asked for the client to provide credentials".into(),
+        403 => text,
+        404 => "the server could not find the requested resource".into(),
+        405 => "the server does not allow this method on the requested resource".into(),
+        429 => "the server has received too many requests and has asked us to try again later".into(),
+        503 => "the server is currently unable to handle the request".into(),
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+                .into()
+        }
+        500.. => format!("an error on the server ({text:?}) has prevented the request from succeeding"),
+        code => format!("the server responded with the status code {code} but did not return more information"),
     }
 }
 
@@ -169,30 +332,11 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        text = format!("{text}: {cause}");
+        let told = cause.to_string();
+        if !text.ends_with(&told) {
+            text = format!("{text}: {told}");
+        }
         next = cause.source();
     }
     text
-}
-
-fn text_of<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key)?.as_str().filter(|text| !text.is_empty())
-}
-
-fn named<'a>(config: &'a Value, list: &str, what: &str, name: &str) -> Result<&'a Value, OutboundError> {
-    let mut entries = config.get(list).and_then(Value::as_array).into_iter().flatten();
-    let entry = entries.find(|entry| text_of(entry, "name") == Some(name)).and_then(|entry| entry.get(what));
-    entry.ok_or_else(|| config_error(format!("no {what} is named {name:?}")))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, OutboundError> {
-    std::fs::read(path).map_err(|error| OutboundError::Read(path.display().to_string(), error))
-}
-
-/// What `key` names as a file, beside the kubeconfig if not a whole path, or holds itself as `key-data`.
-fn content(value: &Value, key: &str, dir: &Path) -> Result<Option<Vec<u8>>, OutboundError> {
-    if let Some(data) = text_of(value, &format!("{key}-data")) {
-        return STANDARD.decode(data).map(Some).map_err(|_| config_error(format!("{key}-data is not base64")));
-    }
-    text_of(value, key).map(|file| read(&dir.join(file))).transpose()
 }

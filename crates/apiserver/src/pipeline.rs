@@ -41,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) is_served: AtomicBool,
     /// The objects it leads to have no protobuf form.
     has_no_protobuf: AtomicBool,
+    /// What is sent is logged with it.
+    pub(crate) logs_requests: AtomicBool,
     warnings: Mutex<Vec<String>>,
     annotations: Mutex<BTreeMap<String, String>>,
 }
@@ -58,6 +60,7 @@ impl Context {
             flow: None,
             is_served: AtomicBool::new(false),
             has_no_protobuf: AtomicBool::new(false),
+            logs_requests: AtomicBool::new(false),
             warnings: Mutex::default(),
             annotations: Mutex::default(),
         }
@@ -71,6 +74,13 @@ impl Context {
     /// Tells the audit log something.
     pub(crate) fn annotate(&self, key: String, value: impl Into<String>) {
         self.annotations.lock().insert(key, value.into());
+    }
+
+    /// The same of what was sent, where the log is to have that.
+    pub(crate) fn annotate_request(&self, key: String, value: impl FnOnce() -> String) {
+        if self.logs_requests.load(Ordering::Relaxed) {
+            self.annotate(key, value());
+        }
     }
 
     pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
@@ -239,7 +249,7 @@ impl ApiServer {
             checked => checked?,
         }
         if streaming::is_stream(&served, info) {
-            return streaming::answer(self, context, request).await;
+            return streaming::answer(self, &served, context, request).await;
         }
         if info.verb == "watch" && handlers::websocket::is_asked(&context.headers) {
             return handlers::websocket::answer(self, &served, context, request).await;

@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::allocate::Allocator;
 use crate::admission::policy::Policies;
+use crate::admission::webhook::Webhooks;
 use crate::admission::{AdmissionError, AdmissionSettings, Chain};
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
@@ -29,7 +30,6 @@ use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
 use crate::storage::{Encryption, EncryptionError, EncryptionSettings, Feed};
-use crate::webhook::Webhooks;
 
 /// How the API server is set up; upstream's flags of the same names fill it.
 pub struct Config {
@@ -95,7 +95,6 @@ pub struct ApiServer {
     pub(crate) registry: Registry,
     /// What is defined by users.
     pub(crate) custom: custom::Resources,
-    pub(crate) webhooks: Webhooks,
     /// The definitions whose objects are being removed, by their identity.
     pub(crate) cleaning: Mutex<HashSet<String>>,
     pub(crate) certificates: Certificates,
@@ -106,6 +105,8 @@ pub struct ApiServer {
     pub(crate) admission: Chain,
     pub(crate) validating_policies: Policies,
     pub(crate) mutating_policies: Policies,
+    pub(crate) validating_webhooks: Webhooks,
+    pub(crate) mutating_webhooks: Webhooks,
     pub(crate) allocator: Allocator,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heavy: Heavy,
@@ -136,6 +137,9 @@ impl ApiServer {
         let certificates = Certificates::new(&config.client_ca, &config.auth.request_header.client_ca);
         let (authenticator, authorizer) = (config.auth.authenticator()?, config.auth.authorizer()?);
         let (validating_policies, mutating_policies) = (Policies::validating(&registry), Policies::mutating(&registry));
+        let webhooks = |plural: &str| Webhooks::new(&registry, plural);
+        let validating_webhooks = webhooks("validatingwebhookconfigurations");
+        let mutating_webhooks = webhooks("mutatingwebhookconfigurations");
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let flow = FlowControl::new(config.flow.clone());
         let server = Arc::new(Self {
@@ -144,7 +148,6 @@ impl ApiServer {
             encryption,
             registry,
             custom: custom::Resources::default(),
-            webhooks: Webhooks::default(),
             cleaning: Mutex::default(),
             certificates,
             authenticator,
@@ -154,6 +157,8 @@ impl ApiServer {
             admission,
             validating_policies,
             mutating_policies,
+            validating_webhooks,
+            mutating_webhooks,
             allocator,
             metrics: Arc::default(),
             heavy: Heavy::default(),

@@ -1,5 +1,6 @@
 //! Requests that are passed on: logs, exec, attach and port-forward to the kubelet, proxies to pods, services and nodes.
 
+mod admitted;
 mod connect;
 mod socket;
 mod target;
@@ -27,6 +28,7 @@ pub(crate) fn is_stream(served: &Served, info: &RequestInfo) -> bool {
 /// Finds where the request goes, and carries it there and the answer back.
 pub(crate) async fn answer(
     server: &Arc<ApiServer>,
+    served: &Served,
     context: &Context,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
@@ -36,12 +38,17 @@ pub(crate) async fn answer(
         auth::authorize(server, &context.user, &wanted).await?;
     }
     server.feed.current().await.map_err(crate::server::store_error)?;
-    let target = target::of(server, context)?;
+    let admitted = match context.info.subresource.as_str() {
+        "log" => None,
+        _ => admitted::query(server, served, context).await?,
+    };
+    let query = admitted.as_ref().unwrap_or(&context.query);
+    let target = target::of(server, context, query)?;
     let kubelet = &server.config.kubelet;
     // Kubelets and runtimes of every age speak SPDY. Two kinds of WebSocket are therefore turned into it here.
     match (context.info.subresource.as_str(), socket::protocols(request.headers())) {
         ("exec" | "attach", offered) if offered.contains(&translate::V5) => {
-            translate::serve(kubelet, &target, &context.query, request).await
+            translate::serve(kubelet, &target, query, request).await
         }
         ("portforward", offered) if offered.iter().any(|protocol| protocol.starts_with(tunnel::PREFIX)) => {
             tunnel::serve(kubelet, &target, request).await

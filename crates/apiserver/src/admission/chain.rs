@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     Plugin, always_pull_images, certificates, event_rate_limit, image_policy, limit_ranger, namespace,
     node_restriction, node_taint, placement, pod_resize, pod_security, pods, policy, refusals, runtime_class,
-    service_account, storage,
+    service_account, storage, webhook,
 };
 
 /// What the flags say.
@@ -123,7 +123,9 @@ const TABLE: &[Entry] = &[
     plugin("PodResizeValidator", true, simple!(pod_resize::PodResizeValidator)),
     // Asked after all others, and all others once more after it.
     elsewhere(policy::mutating::NAME, true),
+    elsewhere(webhook::mutating::NAME, true),
     plugin("ValidatingAdmissionPolicy", true, simple!(policy::validating::ValidatingAdmissionPolicy)),
+    plugin("ValidatingAdmissionWebhook", true, simple!(webhook::validating::ValidatingAdmissionWebhook)),
     // Charged in the transaction of the write.
     elsewhere("ResourceQuota", true),
     plugin("AlwaysDeny", false, simple!(refusals::AlwaysDeny)),

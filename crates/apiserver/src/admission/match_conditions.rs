@@ -14,13 +14,11 @@ use crate::registry::Served;
 use crate::server::ApiServer;
 
 /// The conditions of one webhook, compiled once.
-#[allow(dead_code)] // Whoever calls webhooks asks it.
 pub(crate) struct MatchConditions {
     expressions: Vec<Expression>,
     ignores_failure: bool,
 }
 
-#[allow(dead_code)] // As above.
 impl MatchConditions {
     /// Of a webhook as it is written in its configuration.
     pub(crate) fn of(webhook: &Object) -> Self {

@@ -20,6 +20,7 @@ impl Plugin for Lifecycle {
             Operation::Create => attributes.served.info.namespaced,
             Operation::Update => false,
             Operation::Delete => attributes.is("", "namespaces"),
+            Operation::Connect => false,
         }
     }
 

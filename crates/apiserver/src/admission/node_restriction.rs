@@ -35,7 +35,7 @@ pub(super) struct NodeRestriction;
 #[async_trait]
 impl Plugin for NodeRestriction {
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        attributes.user().is_some_and(|user| identity(user).is_some())
+        attributes.operation != Operation::Connect && attributes.user().is_some_and(|user| identity(user).is_some())
     }
 
     async fn admit(

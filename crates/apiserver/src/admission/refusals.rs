@@ -56,7 +56,7 @@ pub(super) struct NamespaceExists;
 #[async_trait]
 impl Plugin for NamespaceExists {
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
-        is_in_namespace(attributes)
+        is_in_namespace(attributes) && attributes.operation != Operation::Connect
     }
 
     async fn validate(&self, server: &Arc<ApiServer>, attributes: &Attributes<'_>, _: &Object) -> Result<(), ApiError> {
@@ -108,7 +108,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
     fn handles(&self, attributes: &Attributes<'_>) -> bool {
         // A pod's status is its node's to write, and says nothing of owners.
         let exempt = attributes.is_of("", "pods") && attributes.subresource == "status";
-        attributes.operation != Operation::Delete && attributes.context.is_some() && !exempt
+        let written = matches!(attributes.operation, Operation::Create | Operation::Update);
+        written && attributes.context.is_some() && !exempt
     }
 
     async fn validate(

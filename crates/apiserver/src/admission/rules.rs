@@ -91,7 +91,8 @@ impl Criteria {
     }
 
     fn selects(&self, attributes: &Attributes<'_>, object: Option<&Object>) -> bool {
-        let has = |object: &Object| labelled(&self.objects, object);
+        // What only says how to connect has no labels, which is not the same as having none.
+        let has = |object: &Object| object.contains_key("metadata") && labelled(&self.objects, object);
         self.objects.is_everything() || object.is_some_and(has) || attributes.old.is_some_and(has)
     }
 
@@ -144,7 +145,9 @@ fn find(rules: &[Rule], server: &ApiServer, attributes: &Attributes<'_>, equival
         other.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
             && !std::ptr::eq(other.as_ref(), attributes.served)
     };
-    let others: Vec<Arc<Served>> = server.registry.all().iter().filter(same).cloned().collect();
+    let all = if attributes.served.custom().is_some() { server.custom.load() } else { Arc::default() };
+    let all = server.registry.all().iter().chain(all.all());
+    let others: Vec<Arc<Served>> = all.filter(same).cloned().collect();
     let found = rules.iter().find_map(|rule| others.iter().find(|other| rule.matches(attributes, other)));
     found.cloned().map(Matched::As)
 }

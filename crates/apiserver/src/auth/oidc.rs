@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::expression::Expression;
 use super::jwt::{ALGORITHMS, Key, Unverified};
 use super::settings::OidcSettings;
+use crate::outbound::connect::Trust;
 use crate::outbound::{Outbound, OutboundError};
 
 /// Keys are asked for again for a token whose key is not known, but not more often than this.
@@ -329,7 +330,8 @@ fn client(url: &str, authority: Option<&[u8]>) -> Result<Outbound, String> {
     if !url.starts_with("https://") {
         return Err(format!("issuer.url: Invalid value: {url:?}: URL scheme must be https"));
     }
-    Outbound::new(url, authority, None, None).map_err(|error| error.to_string())
+    let trust = authority.map_or(Trust::System, |pem| Trust::Authorities(pem.to_vec()));
+    Outbound::new(url, trust).and_then(Outbound::checked).map_err(|error| error.to_string())
 }
 
 /// A text, or a list of texts.

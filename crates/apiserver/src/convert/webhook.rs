@@ -6,6 +6,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use crate::field_manager::type_text;
+use crate::outbound::{Outbound, OutboundError};
 use crate::server::ApiServer;
 
 /// Upstream's limit for conversions.
@@ -13,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn convert(
     server: &ApiServer,
-    config: &Object,
+    webhook: &Result<Outbound, OutboundError>,
     reviews: &[String],
     mut objects: Vec<Object>,
     wanted: &str,
@@ -35,7 +36,8 @@ pub(super) async fn convert(
         "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
         "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": sent}, "response": null,
     });
-    let answer = server.webhooks.call(server, config, &review, TIMEOUT).await;
+    let webhook = webhook.as_ref().map_err(|error| failed(format!("failed: {error}")))?;
+    let answer = webhook.call(server, review.to_string().into(), TIMEOUT, "").await;
     let answer = answer.map_err(|error| failed(format!("failed: {error}")))?;
     let converted = converted(&answer, &uid, version).map_err(|why| failed(format!("failed: {why}")))?;
     if converted.len() != others.len() {

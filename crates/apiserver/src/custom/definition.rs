@@ -10,7 +10,11 @@ use serde_json::Value;
 
 use super::columns::{PrinterColumn, columns};
 use super::rules::Rules;
+use crate::outbound::{Outbound, OutboundError};
 use crate::storage::{PREFIX, Stored};
+
+/// More than a list of objects that is sent to be converted.
+const MAX_CONVERTED: usize = 32 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names {
@@ -82,12 +86,12 @@ pub(super) static NOTHING: Version = Version {
 };
 
 /// How objects get from one version to another.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Conversion {
     /// Only the version's name changes.
     None,
-    /// The client configuration, and the versions of the review that the webhook understands.
-    Webhook(Object, Vec<String>),
+    /// The webhook, or why it cannot be asked, and the versions of the review that it understands.
+    Webhook(Result<Outbound, OutboundError>, Vec<String>),
 }
 
 #[derive(Debug)]
@@ -121,7 +125,10 @@ impl Definition {
                 let config = at(&["clientConfig"]).and_then(|config| config.as_object().cloned());
                 let versions = at(&["conversionReviewVersions"]).unwrap_or_default();
                 let versions = versions.as_array().into_iter().flatten().filter_map(Value::as_str);
-                Conversion::Webhook(config.unwrap_or_default(), versions.map(ToOwned::to_owned).collect())
+                let mut webhook = Outbound::from_client_config(&config.unwrap_or_default());
+                // A list is converted as a whole.
+                webhook.iter_mut().for_each(|webhook| webhook.max_answer = MAX_CONVERTED);
+                Conversion::Webhook(webhook, versions.map(ToOwned::to_owned).collect())
             }
             _ => Conversion::None,
         };

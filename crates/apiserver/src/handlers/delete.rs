@@ -35,6 +35,22 @@ impl DeleteOptions {
         self.dry_run.iter().any(|value| value == "All")
     }
 
+    /// What of them was said, as it was.
+    pub(crate) fn told(&self) -> Object {
+        let conditions = self.preconditions.as_ref().map(|wanted| {
+            let texts = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
+            let said = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text.clone()?.into())));
+            Value::Object(said.collect())
+        });
+        let fields = [
+            ("gracePeriodSeconds", self.grace_period_seconds.map(Value::from)),
+            ("propagationPolicy", self.propagation_policy.clone().map(Value::from)),
+            ("orphanDependents", self.orphan_dependents.map(Value::from)),
+            ("preconditions", conditions),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
     fn validate(&self) -> Result<(), ApiError> {
         const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
         let mut errors = Vec::new();
@@ -177,7 +193,8 @@ impl Writer<'_> {
     async fn delete_once(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, ServerError> {
         let (stored, old) = self.current(namespace, name).await?;
         self.check_preconditions(&old, options)?;
-        let attributes = self.attributes(Operation::Delete, namespace, name, Some(&old));
+        let mut attributes = self.attributes(Operation::Delete, namespace, name, Some(&old));
+        attributes.delete_options = Some(options);
         let mut seen = Object::new();
         admission::mutate(self.server, &attributes, &mut seen).await?;
         admission::judge(self.server, &attributes, &seen).await?;

@@ -41,7 +41,7 @@ pub(super) async fn answer(
     } else if info.verb == "patch" && content_type.starts_with("application/apply-patch+yaml") {
         let (manager, force) = apply::options(context)?;
         let config = parent_config(served, &apply::read_config(context, body).await?)?;
-        let writer = Writer { tracking: Tracking::Applied, ..writer };
+        let writer = Writer { tracking: Tracking::AppliedScale, ..writer };
         let fields = FieldManager { registry: &server.registry, served, subresource: "scale" };
         let change = |live: &Object| fields.apply(Some(live), &config, &manager, force, &now());
         writer.update(&info.namespace, &info.name, change).await?
@@ -53,7 +53,7 @@ pub(super) async fn answer(
             _ => Value::Object(http::decode_object(&context.headers, &bytes, "Scale")?),
         };
         let change = |current: &Object| {
-            let mut scale = scale_of(served, current)?;
+            let mut scale = Value::Object(of(served, current)?);
             match (info.verb, is_json_patch) {
                 ("patch", true) => json_patch(&mut scale, &value).map_err(|e| ApiError::bad_request(e.to_string()))?,
                 ("patch", false) => merge_patch(&mut scale, &value),
@@ -61,11 +61,14 @@ pub(super) async fn answer(
             }
             let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
             api::decode::conform(&mut scale, schema).map_err(|error| ApiError::bad_request(error.to_string()))?;
-            scaled(served, current, &scale)
+            match scale {
+                Value::Object(scale) => scaled(served, current, &scale),
+                _ => Err(ApiError::bad_request("the patched object is not an object")),
+            }
         };
         writer.update(&info.namespace, &info.name, change).await?
     };
-    Ok(respond(StatusCode::OK, &accept, &scale_of(served, &object)?))
+    Ok(respond(StatusCode::OK, &accept, &Value::Object(of(served, &object)?)))
 }
 
 /// An applied Scale as the part of its workload that it speaks of.
@@ -89,16 +92,16 @@ fn parent_config(served: &Served, scale: &Object) -> Result<Object, ApiError> {
     Ok(config)
 }
 
-fn scaled(served: &Served, current: &Object, scale: &Value) -> Result<Object, ApiError> {
-    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+/// A workload with the replicas of a Scale.
+pub(super) fn scaled(served: &Served, current: &Object, scale: &Object) -> Result<Object, ApiError> {
+    let replicas = scale.at(&["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
     // What a custom resource allows, it says itself.
     if served.custom().is_none() && !(0..=i64::from(i32::MAX)).contains(&replicas) {
         let error = FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
         return Err(ApiError::invalid("autoscaling", "Scale", current.name(), &[error]));
     }
     let mut new = current.clone();
-    let version = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-    new.metadata().insert("resourceVersion".into(), version.into());
+    new.metadata().insert("resourceVersion".into(), scale.resource_version().into());
     let path = Places::of(served).replicas;
     if let Some((last, parents)) = path.split_last() {
         new.at_mut(parents).insert((*last).to_owned(), replicas.into());
@@ -130,7 +133,8 @@ impl<'a> Places<'a> {
     }
 }
 
-fn scale_of(served: &Served, object: &Object) -> Result<Value, ApiError> {
+/// The Scale of a workload.
+pub(super) fn of(served: &Served, object: &Object) -> Result<Object, ApiError> {
     let mut metadata = serde_json::Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object.at(&["metadata", field]) {
@@ -157,10 +161,14 @@ fn scale_of(served: &Served, object: &Object) -> Result<Value, ApiError> {
     if let (false, Some(status)) = (selector.is_empty() && served.custom().is_some(), status.as_object_mut()) {
         status.insert("selector".into(), selector.into());
     }
-    Ok(json!({
-        "kind": "Scale", "apiVersion": SCALE_VERSION, "metadata": metadata,
-        "spec": {"replicas": replicas.unwrap_or_else(|| json!(0))}, "status": status,
-    }))
+    let fields = [
+        ("kind", "Scale".into()),
+        ("apiVersion", SCALE_VERSION.into()),
+        ("metadata", Value::Object(metadata)),
+        ("spec", json!({"replicas": replicas.unwrap_or_else(|| json!(0))})),
+        ("status", status),
+    ];
+    Ok(fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
 }
 
 fn selector_text(selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector) -> String {

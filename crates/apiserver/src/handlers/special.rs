@@ -72,10 +72,12 @@ pub(super) async fn admit(
         served,
         namespace: &context.info.namespace,
         name,
+        generate_name: "",
         subresource,
         context: Some(context),
         dry_run: context.dry_run("CreateOptions")?,
         old: None,
+        delete_options: None,
     };
     admission::mutate(server, &attributes, object).await?;
     admission::judge(server, &attributes, object).await

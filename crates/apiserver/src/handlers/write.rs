@@ -10,6 +10,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use rand::Rng as _;
 use serde_json::Value;
 
+use super::scale;
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::escalation;
 use crate::convert;
@@ -49,7 +50,7 @@ impl Writer<'_> {
     }
 
     fn field_manager(&self) -> FieldManager<'_> {
-        let subresource = if matches!(self.tracking, Tracking::Scale(_)) { "scale" } else { self.subresource };
+        let subresource = if self.tracking.is_scale() { "scale" } else { self.subresource };
         FieldManager { registry: &self.server.registry, served: self.served, subresource }
     }
 
@@ -69,7 +70,18 @@ impl Writer<'_> {
     ) -> Attributes<'a> {
         let Self { served, context, dry_run, .. } = *self;
         let subresource = if operation == Operation::Delete { "" } else { self.subresource };
-        Attributes { operation, served, namespace, name, subresource, context, dry_run, old }
+        Attributes {
+            operation,
+            served,
+            namespace,
+            name,
+            generate_name: "",
+            subresource,
+            context,
+            dry_run,
+            old,
+            delete_options: None,
+        }
     }
 
     /// The object now, in the served version.
@@ -81,13 +93,17 @@ impl Writer<'_> {
     }
 
     pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
-        self.name_new_object(namespace, &mut object)?;
+        self.place_new_object(namespace, &mut object)?;
         self.served.strategy().default(&mut object);
         api::decode::complete(&mut object, &self.served.schema);
         self.track(None, &mut object);
-        let name = object.name().to_owned();
-        let attributes = self.attributes(Operation::Create, namespace, &name, None);
+        let (asked, begins) = (object.name().to_owned(), object.text(&["metadata", "generateName"]).to_owned());
+        let mut attributes = self.attributes(Operation::Create, namespace, &asked, None);
+        attributes.generate_name = &begins;
         admission::mutate(self.server, &attributes, &mut object).await?;
+        name_new_object(&mut object);
+        let name = object.name().to_owned();
+        attributes.name = &name;
         escalation::check(self.server, &attributes, &object).await?;
         if self.served.info.has_subresource("status") && !self.served.strategy().keeps_status_on_create() {
             object.remove("status");
@@ -140,7 +156,7 @@ impl Writer<'_> {
         Ok(object)
     }
 
-    fn name_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
+    fn place_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
         let own = object.namespace();
         if self.served.info.namespaced && !own.is_empty() && own != namespace {
             return Err(ApiError::bad_request(
@@ -150,19 +166,13 @@ impl Writer<'_> {
         if !object.resource_version().is_empty() {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
-        let generate = object.text(&["metadata", "generateName"]).to_owned();
         let metadata = object.metadata();
         if self.served.info.namespaced {
             metadata.insert("namespace".into(), namespace.into());
         }
-        if metadata.get("name").and_then(Value::as_str).unwrap_or_default().is_empty() && !generate.is_empty() {
-            metadata.insert("name".into(), generated_name(&generate).into());
-        }
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
             metadata.remove(field);
         }
-        metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
-        metadata.insert("creationTimestamp".into(), now().into());
         Ok(())
     }
 
@@ -222,7 +232,17 @@ impl Writer<'_> {
         api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name, Some(old));
-        admission::mutate(self.server, &attributes, &mut new).await?;
+        // Admission sees what was written: where that is a Scale, not the workload.
+        let scale = self.tracking.is_scale().then(|| scale::of(self.served, old)).transpose()?;
+        let of_scale = Attributes { subresource: "scale", old: scale.as_ref(), ..attributes };
+        match scale {
+            None => admission::mutate(self.server, &attributes, &mut new).await?,
+            Some(_) => {
+                let mut wanted = scale::of(self.served, &new)?;
+                admission::mutate(self.server, &of_scale, &mut wanted).await?;
+                new = scale::scaled(self.served, &new, &wanted)?;
+            }
+        }
         escalation::check(self.server, &attributes, &new).await?;
         if self.subresource.is_empty() {
             self.served.strategy().prepare_for_update(&mut new, old);
@@ -243,7 +263,10 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
-        admission::validate(self.server, &attributes, &mut new).await?;
+        match scale {
+            None => admission::validate(self.server, &attributes, &mut new).await?,
+            Some(_) => admission::judge(self.server, &of_scale, &scale::of(self.served, &new)?).await?,
+        }
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
         let remains = (!self.is_gone(&new)).then_some(&new);
         let charged = admission::quota::charge(self.server, &attributes, Some(old), remains).await?;
@@ -342,6 +365,17 @@ impl Writer<'_> {
         let generation = if content(new) == content(old) { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
+}
+
+/// What the system gives an object that is new.
+fn name_new_object(object: &mut Object) {
+    let generate = object.text(&["metadata", "generateName"]).to_owned();
+    let metadata = object.metadata();
+    if metadata.get("name").and_then(Value::as_str).unwrap_or_default().is_empty() && !generate.is_empty() {
+        metadata.insert("name".into(), generated_name(&generate).into());
+    }
+    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("creationTimestamp".into(), now().into());
 }
 
 /// `old` with one part of `new`, and its resource version.

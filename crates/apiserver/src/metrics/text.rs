@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ::http::{Response, StatusCode};
 
-use super::{BUCKETS, Labels, Metrics};
+use super::{ADMISSION_BUCKETS, BUCKETS, Labels, Metrics};
 use crate::health::VERSION;
 use crate::http::{Body, respond_bytes};
 use crate::registry::Served;
@@ -23,6 +23,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
     head(&mut text, "apiserver_longrunning_requests", "gauge", "Watches and streams that are open.");
     line(&mut text, "apiserver_longrunning_requests", "", gauge(&server.metrics.long_running));
     crate::flowcontrol::dump::metrics(&server.flow, &mut text);
+    others(&server.metrics, &mut text);
     objects(&server.all_served(), &mut text);
     head(&mut text, "kubernetes_build_info", "gauge", "What is running.");
     line(&mut text, "kubernetes_build_info", &format!("git_version=\"{VERSION}\",major=\"1\",minor=\"36\""), 1);
@@ -66,22 +67,45 @@ fn requests(metrics: &Metrics, text: &mut String) {
             line(text, name, &shown(&one.labels, Some(*code)), count);
         }
         let labels = shown(&one.labels, None);
-        let mut total = 0;
-        for (most, count) in BUCKETS.iter().zip(&one.buckets) {
-            total += count;
-            let most = if most.is_finite() { most.to_string() } else { "+Inf".to_owned() };
-            line(
-                &mut durations,
-                "apiserver_request_duration_seconds_bucket",
-                &format!("{labels},le=\"{most}\""),
-                total,
-            );
-        }
-        line(&mut durations, "apiserver_request_duration_seconds_sum", &labels, one.seconds);
-        line(&mut durations, "apiserver_request_duration_seconds_count", &labels, total);
+        let name = "apiserver_request_duration_seconds";
+        histogram(&mut durations, name, &labels, BUCKETS.iter().zip(&one.buckets), one.seconds);
     }
     head(text, "apiserver_request_duration_seconds", "histogram", "How long answers took, in seconds.");
     text.push_str(&durations);
+}
+
+fn histogram<'a>(
+    text: &mut String,
+    name: &str,
+    labels: &str,
+    buckets: impl Iterator<Item = (&'a f64, &'a u64)>,
+    seconds: f64,
+) {
+    let mut total = 0;
+    for (most, count) in buckets {
+        total += count;
+        let most = if most.is_finite() { most.to_string() } else { "+Inf".to_owned() };
+        line(text, &format!("{name}_bucket"), &format!("{labels},le=\"{most}\""), total);
+    }
+    line(text, &format!("{name}_sum"), labels, seconds);
+    line(text, &format!("{name}_count"), labels, total);
+}
+
+/// What is counted by its name.
+fn others(metrics: &Metrics, text: &mut String) {
+    let mut last = "";
+    for ((name, labels), count) in metrics.counters.lock().iter() {
+        if std::mem::replace(&mut last, name) != *name {
+            head(text, name, "counter", "Calls of admission webhooks.");
+        }
+        line(text, name, labels, count);
+    }
+    for ((name, labels), one) in metrics.durations.lock().iter() {
+        if std::mem::replace(&mut last, name) != *name {
+            head(text, name, "histogram", "How long admission webhooks took, in seconds.");
+        }
+        histogram(text, name, labels, ADMISSION_BUCKETS.iter().zip(&one.buckets), one.seconds);
+    }
 }
 
 fn objects(served: &[Arc<Served>], text: &mut String) {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::check::{At, check};
 use super::{Strategy, admissionregistration, items_mut, set_default};
 use crate::custom::{CLEANUP, set_condition};
+use crate::outbound;
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
@@ -334,7 +335,7 @@ fn approved(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
 pub(crate) fn has_valid_ca_bundle(definition: &Object) -> bool {
     match definition.text(&["spec", "conversion", "webhook", "clientConfig", "caBundle"]) {
         "" => true,
-        bundle => crate::webhook::authorities(bundle).is_ok(),
+        bundle => outbound::bundle_of(bundle).is_ok_and(|pem| outbound::connect::authorities(&pem).is_ok()),
     }
 }
 

@@ -1,23 +1,16 @@
 //! Carries a request to its target and the answer back, upgraded connections included.
 
-use std::sync::Arc;
-
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use api::ApiError;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::target::Target;
 use crate::http::{Body, BoxError};
+use crate::outbound::connect::connect;
 use crate::server::KubeletClient;
-
-const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Carries the request on as it is, byte for byte once it is upgraded.
 pub(super) async fn forward(
@@ -69,23 +62,10 @@ pub(super) async fn send(
     request: Request<Body>,
 ) -> Result<Response<Incoming>, ApiError> {
     let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
-    let address = (target.host.as_str(), target.port);
-    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-    let stream = stream.map_err(|_| refuse(format!("dial tcp {}:{}: i/o timeout", target.host, target.port)))?;
-    let stream = stream.map_err(|error| refuse(format!("dial tcp {}:{}: {error}", target.host, target.port)))?;
-    let _ = stream.set_nodelay(true);
     let outgoing = outgoing(target, request)?;
-    let response = if target.tls {
-        let name = ServerName::try_from(target.host.clone()).map_err(|error| refuse(error.to_string()))?;
-        let connector = TlsConnector::from(Arc::clone(&kubelet.tls));
-        let shaken = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream)).await;
-        let shaken = shaken.map_err(|_| refuse("TLS handshake timeout".into()))?;
-        let stream = shaken.map_err(|error| refuse(error.to_string()))?;
-        exchange(stream, outgoing).await
-    } else {
-        exchange(stream, outgoing).await
-    };
-    response.map_err(|error| refuse(error.to_string()))
+    let tls = target.tls.then_some((&kubelet.tls, target.host.as_str()));
+    let mut sender = connect(&target.host, target.port, tls).await.map_err(|error| refuse(error.to_string()))?;
+    sender.send_request(outgoing).await.map_err(|error| refuse(error.to_string()))
 }
 
 /// The same request, addressed to the target, without what only concerns our own connection to the client.
@@ -118,15 +98,6 @@ fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, Ap
         target.path_and_query.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
     *outgoing.headers_mut() = headers as HeaderMap;
     Ok(outgoing)
-}
-
-async fn exchange<S>(stream: S, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection.with_upgrades());
-    sender.send_request(request).await
 }
 
 pub(super) fn boxed(body: Incoming) -> Body {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde_json::Value;
 
+use crate::http::Query;
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
@@ -17,8 +18,9 @@ pub(super) struct Target {
     pub(super) path_and_query: String,
 }
 
-pub(super) fn of(server: &Arc<ApiServer>, context: &Context) -> Result<Target, ApiError> {
-    let target = find_target(server, context)?;
+/// `query` is what was asked for and admitted.
+pub(super) fn of(server: &Arc<ApiServer>, context: &Context, query: &Query) -> Result<Target, ApiError> {
+    let target = find_target(server, context, query)?;
     // Whoever may write a pod's or endpoint's address must not reach this machine's own services through us.
     let inner = context.info.subresource == "proxy" && context.info.resource != "nodes";
     if inner && target.host.parse::<IpAddr>().is_ok_and(|address| !is_proxied(address)) {
@@ -35,7 +37,7 @@ fn is_proxied(address: IpAddr) -> bool {
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
 }
 
-fn find_target(server: &Arc<ApiServer>, context: &Context) -> Result<Target, ApiError> {
+fn find_target(server: &Arc<ApiServer>, context: &Context, query: &Query) -> Result<Target, ApiError> {
     let info = &context.info;
     match (info.resource.as_str(), info.subresource.as_str()) {
         ("pods", "proxy") => pod_proxy(server, context),
@@ -45,7 +47,7 @@ fn find_target(server: &Arc<ApiServer>, context: &Context) -> Result<Target, Api
             let (host, port) = kubelet(server, name)?;
             Ok(Target { host, port, tls: true, path_and_query: rest_of(context) })
         }
-        ("pods", action) => pod_action(server, context, action),
+        ("pods", action) => pod_action(server, context, query, action),
         _ => Err(ApiError::no_such_resource()),
     }
 }
@@ -74,7 +76,7 @@ fn kubelet(server: &ApiServer, node: &str) -> Result<(String, u16), ApiError> {
     Ok((host, port.and_then(|port| u16::try_from(port).ok()).unwrap_or(10250)))
 }
 
-fn pod_action(server: &ApiServer, context: &Context, action: &str) -> Result<Target, ApiError> {
+fn pod_action(server: &ApiServer, context: &Context, query: &Query, action: &str) -> Result<Target, ApiError> {
     let info = &context.info;
     let pod = find(server, "pods", &format!("{}/{}", info.namespace, info.name), &info.name)?;
     let node = pod.text(&["spec", "nodeName"]);
@@ -82,7 +84,6 @@ fn pod_action(server: &ApiServer, context: &Context, action: &str) -> Result<Tar
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)));
     }
     let (host, port) = kubelet(server, node)?;
-    let query = &context.query;
     let path_and_query = if action == "portforward" {
         let ports: Vec<String> = query.all("ports").map(|port| format!("port={port}")).collect();
         format!("/portForward/{}/{}?{}", info.namespace, info.name, ports.join("&"))
@@ -91,7 +92,7 @@ fn pod_action(server: &ApiServer, context: &Context, action: &str) -> Result<Tar
         let place = format!("{}/{}/{container}", info.namespace, info.name);
         match action {
             "log" => format!("/containerLogs/{place}?{}", log_query(context)),
-            _ => format!("/{action}/{place}?{}", exec_query(context)),
+            _ => format!("/{action}/{place}?{}", exec_query(query)),
         }
     };
     Ok(Target { host, port, tls: true, path_and_query })
@@ -138,17 +139,17 @@ fn log_query(context: &Context) -> String {
 }
 
 /// The kubelet spells the flags differently.
-fn exec_query(context: &Context) -> String {
-    let mut pairs: Vec<String> = context.query.all("command").map(|word| format!("command={}", escape(word))).collect();
+fn exec_query(query: &Query) -> String {
+    let mut pairs: Vec<String> = query.all("command").map(|word| format!("command={}", escape(word))).collect();
     for (name, kubelet_name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
-        if context.query.flag(name) {
+        if query.flag(name) {
             pairs.push(format!("{kubelet_name}=1"));
         }
     }
     pairs.join("&")
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),

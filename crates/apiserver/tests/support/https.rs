@@ -15,6 +15,8 @@ use tokio::net::TcpListener;
 
 pub(crate) struct Https {
     pub(crate) url: String,
+    #[allow(dead_code)] // Few tests lead to it by another name.
+    pub(crate) port: u16,
     pub(crate) authority: String,
     /// How many requests came.
     pub(crate) asked: Arc<AtomicUsize>,
@@ -27,10 +29,44 @@ impl Drop for Https {
     }
 }
 
+/// What is answered.
+pub(crate) enum Reply {
+    Json(Value),
+    #[allow(dead_code)] // Few tests need a server that misbehaves.
+    Raw(u16, Bytes),
+    #[allow(dead_code)] // As above.
+    Never,
+}
+
+/// The server's own URL, the path with its query, the headers and the body.
+pub(crate) struct Asked {
+    pub(crate) url: String,
+    pub(crate) path: String,
+    #[allow(dead_code)] // Few tests look at them.
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) body: Value,
+}
+
 impl Https {
     /// `answer` gets the server's URL, the path and the body.
+    #[allow(dead_code)] // Some need more than that.
     pub(crate) async fn start(answer: impl Fn(&str, &str, Value) -> Value + Send + Sync + 'static) -> Result<Self> {
-        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        let answer = move |asked: Asked| {
+            let path = asked.path.split('?').next().unwrap_or_default();
+            std::future::ready(Reply::Json(answer(&asked.url, path, asked.body)))
+        };
+        Self::answering(&["localhost"], answer).await
+    }
+
+    /// One that has these names, and may take its time.
+    pub(crate) async fn answering<F>(
+        names: &[&str],
+        answer: impl Fn(Asked) -> F + Send + Sync + 'static,
+    ) -> Result<Self>
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        let key = rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let authority = key.cert.pem();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let private = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der());
@@ -40,7 +76,8 @@ impl Https {
             .with_no_client_auth()
             .with_single_cert(vec![key.cert.der().clone()], private)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let url = format!("https://localhost:{}", listener.local_addr()?.port());
+        let port = listener.local_addr()?.port();
+        let url = format!("https://localhost:{port}");
         let asked = Arc::new(AtomicUsize::new(0));
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
         let (answer, own, count) = (Arc::new(answer), url.clone(), asked.clone());
@@ -52,15 +89,22 @@ impl Https {
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                        let (answer, own, count) = (answer.clone(), own.clone(), count.clone());
+                        let (answer, url, count) = (answer.clone(), own.clone(), count.clone());
                         async move {
                             count.fetch_add(1, Ordering::Relaxed);
-                            let path = request.uri().path().to_owned();
+                            let path = request.uri().to_string();
+                            let headers = request.headers().clone();
                             let body =
                                 request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                             let body = serde_json::from_slice(&body).unwrap_or_default();
-                            let text = answer(&own, &path, body).to_string();
-                            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
+                            let (code, bytes) = match answer(Asked { url, path, headers, body }).await {
+                                Reply::Json(value) => (200, Bytes::from(value.to_string())),
+                                Reply::Raw(code, bytes) => (code, bytes),
+                                Reply::Never => std::future::pending().await,
+                            };
+                            let mut response = Response::new(Full::new(bytes));
+                            *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+                            Ok::<_, Infallible>(response)
                         }
                     });
                     let connection = hyper::server::conn::http1::Builder::new();
@@ -68,12 +112,18 @@ impl Https {
                 });
             }
         });
-        Ok(Self { url, authority, asked, task })
+        Ok(Self { url, port, authority, asked, task })
+    }
+
+    /// Whom to believe, as configurations have it.
+    pub(crate) fn bundle(&self) -> String {
+        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &self.authority)
     }
 
     /// A kubeconfig that leads here.
+    #[allow(dead_code)] // Not every test needs one.
     pub(crate) fn kubeconfig(&self) -> String {
-        let authority = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &self.authority);
+        let authority = self.bundle();
         serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -83,6 +133,7 @@ impl Https {
         .to_string()
     }
 
+    #[allow(dead_code)] // Not every test counts.
     pub(crate) fn count(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }

@@ -14,40 +14,27 @@ use super::evaluate::{BUDGET, Inputs, Session, conditions_hold};
 use super::params;
 use super::request;
 use super::validating::{Seen, criteria, namespace_of};
-use crate::admission::Attributes;
 use crate::admission::rules::{self, Matched};
+use crate::admission::{Attributes, Reinvocation, refit};
 use crate::convert;
 use crate::registry::Served;
 use crate::server::ApiServer;
 
 pub(crate) const NAME: &str = "MutatingAdmissionPolicy";
 
-/// Which policies have been applied to a request, so that they are applied again only as they want it.
-#[derive(Default)]
-pub(crate) struct Invoked {
-    again: Vec<String>,
-    is_reinvocation: bool,
-}
-
-impl Invoked {
-    /// From now on only those are asked that want to be asked again.
-    pub(crate) fn reinvoke(&mut self) {
-        self.is_reinvocation = true;
-    }
-}
-
 /// Whether anything was changed.
 pub(crate) async fn mutate(
     server: &Arc<ApiServer>,
     attributes: &Attributes<'_>,
     object: &mut Object,
-    invoked: &mut Invoked,
+    round: &mut Reinvocation,
 ) -> Result<bool, ApiError> {
     let hooks = server.mutating_policies.hooks();
     if hooks.is_empty() || rules::is_exempt(attributes) {
         return Ok(false);
     }
-    let before = object.clone();
+    round.begin(object);
+    let mut is_changed = false;
     let mut failures: Vec<String> = Vec::new();
     let mut fail = |policy: &Policy, binding: Option<&Binding>, why: String| {
         if !policy.ignores_failure {
@@ -91,20 +78,30 @@ pub(crate) async fn mutate(
         for (hook, binding, matched, param) in invocations {
             let policy = &*hook.policy;
             let key = format!("{}/{}/{}", policy.name, binding.name, param.as_ref().map_or("", |param| param.name()));
-            if invoked.is_reinvocation && !invoked.again.contains(&key) {
+            if !round.is_asked(&key) {
                 continue;
             }
             let inputs =
                 Invocation { server, attributes, matched: &matched, param: param.as_ref(), namespace: &namespace };
-            if let Err(why) = inputs.apply(policy, object).await {
-                fail(policy, Some(binding), why);
+            match inputs.apply(policy, object).await {
+                Ok(true) => {
+                    is_changed = true;
+                    round.changed();
+                }
+                Ok(false) => {}
+                Err(why) => fail(policy, Some(binding), why),
             }
-            if policy.reinvoked && !invoked.again.contains(&key) {
-                invoked.again.push(key);
+            if policy.reinvoked {
+                round.invoked(&key);
             }
         }
     }
-    if failures.is_empty() { Ok(*object != before) } else { Err(refusal(attributes, failures)) }
+    // Unlike a webhook, a policy is asked again for its own change.
+    if is_changed {
+        round.changed();
+    }
+    round.end(object);
+    if failures.is_empty() { Ok(is_changed) } else { Err(refusal(attributes, failures)) }
 }
 
 fn refusal(attributes: &Attributes<'_>, failures: Vec<String>) -> ApiError {
@@ -135,19 +132,21 @@ enum Change {
 }
 
 impl Invocation<'_> {
-    async fn apply(&self, policy: &Policy, object: &mut Object) -> Result<(), String> {
+    /// Whether the object is another now.
+    async fn apply(&self, policy: &Policy, object: &mut Object) -> Result<bool, String> {
         if self.evaluated(policy, object, None).await?.is_none() {
-            return Ok(());
+            return Ok(false);
         }
+        let mut is_changed = false;
         for mutation in &policy.mutations {
             if let Err(failure) = &mutation.expression.compiled {
                 return Err(failure.to_string());
             }
             if let Some(change) = self.evaluated(policy, object, Some(mutation)).await? {
-                self.make(change, object)?;
+                is_changed |= self.make(change, object).await?;
             }
         }
-        Ok(())
+        Ok(is_changed)
     }
 
     /// Whether the conditions hold; or, for a mutation, what it is to do.
@@ -157,7 +156,8 @@ impl Invocation<'_> {
         object: &Object,
         mutation: Option<&Mutation>,
     ) -> Result<Option<Change>, String> {
-        let seen = Seen::new(self.attributes, self.matched, Some(object));
+        let seen = Seen::new(self.server, self.attributes, self.matched, Some(object)).await;
+        let seen = seen.map_err(|error| error.message)?;
         request::settled(self.server, self.attributes, |answers| {
             let inputs = Inputs {
                 object: seen.object.as_deref(),
@@ -181,19 +181,20 @@ impl Invocation<'_> {
     }
 
     /// Makes the change in the version the policy sees, and defaults what is new.
-    fn make(&self, change: Change, object: &mut Object) -> Result<(), String> {
+    async fn make(&self, change: Change, object: &mut Object) -> Result<bool, String> {
         let own = self.attributes.served;
         let served: &Served = match self.matched {
             Matched::Itself => own,
             Matched::As(other) => other,
         };
-        let in_version = |from: &Served, to: &Served, object: Object| match std::ptr::eq(from, to) {
-            true => object,
-            false => convert::across(from, to, object),
+        let is_same = std::ptr::eq(own, served) || self.attributes.is_of_another_kind();
+        let in_version = async |from: &Served, to: &Served, object: Object| match is_same {
+            true => Ok(object),
+            false => convert::to_version(self.server, from, to, object).await.map_err(|error| error.message),
         };
-        let mut seen = in_version(own, served, object.clone());
+        let mut seen = in_version(own, served, object.clone()).await?;
         match change {
-            Change::Nothing => return Ok(()),
+            Change::Nothing => return Ok(false),
             Change::Apply(mut config) => {
                 for field in ["apiVersion", "kind"] {
                     if let Some(value) = seen.get(field) {
@@ -222,7 +223,7 @@ impl Invocation<'_> {
                 match json_patch(&mut value, &patch) {
                     Ok(()) => {}
                     // A test that fails means that there is nothing to do.
-                    Err(api::patch::PatchError::TestFailed(_)) => return Ok(()),
+                    Err(api::patch::PatchError::TestFailed(_)) => return Ok(false),
                     Err(error) => return Err(format!("JSON Patch: {error}")),
                 }
                 if let Json::Object(patched) = value {
@@ -230,16 +231,14 @@ impl Invocation<'_> {
                 }
             }
         }
-        let mut value = Json::Object(seen);
-        let unknown = api::decode::conform(&mut value, &served.schema).map_err(|error| error.to_string())?;
+        let (changed, unknown) = refit(self.attributes, served, Json::Object(seen))?;
         if let Some(unknown) = unknown.first() {
             return Err(format!("strict decoding error: {unknown}"));
         }
-        let Json::Object(mut changed) = value else { return Ok(()) };
-        served.strategy().default(&mut changed);
-        api::decode::complete(&mut changed, &served.schema);
-        *object = in_version(served, own, changed);
-        Ok(())
+        let changed = in_version(served, own, changed).await?;
+        let is_changed = changed != *object;
+        *object = changed;
+        Ok(is_changed)
     }
 }
 

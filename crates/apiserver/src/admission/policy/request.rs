@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{Attributes, Operation, rules};
 use crate::auth::{self, Access};
+use crate::handlers::DeleteOptions;
 use crate::registry::Served;
 use crate::server::ApiServer;
 
@@ -18,8 +19,10 @@ const MOST_ROUNDS: usize = 64;
 
 /// The `request` variable. `seen_as` is the resource whose version the object is seen in.
 pub(crate) fn request(attributes: &Attributes<'_>, seen_as: &Served) -> Value {
-    let kind =
-        |served: &Served| json!({"group": served.info.group, "version": served.info.version, "kind": served.info.kind});
+    let kind = |served: &Served| {
+        let (group, version, kind) = attributes.kind(served);
+        json!({"group": group, "version": version, "kind": kind})
+    };
     let resource = |served: &Served| json!({"group": served.info.group, "version": served.info.version, "resource": served.info.plural});
     let own = attributes.served;
     let mut request = json!({
@@ -64,17 +67,19 @@ fn options(attributes: &Attributes<'_>) -> Value {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => "DeleteOptions",
+        Operation::Connect => return Value::Null,
     };
     let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
     if let (Some(context), Some(options)) = (attributes.context, options.as_object_mut()) {
         for name in ["fieldManager", "fieldValidation"] {
-            if let Some(value) = context.query.get(name) {
+            if let Some(value) = context.query.get(name).filter(|_| attributes.operation != Operation::Delete) {
                 options.insert(name.to_owned(), value.into());
             }
         }
         if attributes.dry_run {
             options.insert("dryRun".into(), json!(["All"]));
         }
+        options.extend(attributes.delete_options.into_iter().flat_map(DeleteOptions::told));
     }
     options
 }

@@ -130,7 +130,7 @@ async fn consult(
     if let Some(why) = params::unknown_kind(server, policy) {
         return Ok(misconfigured(policy, None, &why));
     }
-    let seen = Seen::new(attributes, &matched, object);
+    let seen = Seen::new(server, attributes, &matched, object).await?;
     let mut first = None;
     let mut annotations: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for binding in &hook.bindings {
@@ -246,22 +246,33 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub(super) fn new(attributes: &Attributes<'a>, matched: &Matched, object: Option<&'a Object>) -> Self {
+    pub(super) async fn new(
+        server: &ApiServer,
+        attributes: &Attributes<'a>,
+        matched: &Matched,
+        object: Option<&'a Object>,
+    ) -> Result<Self, ApiError> {
         use std::borrow::Cow;
-        let as_served = |served: &Served, object: &Object| convert::across(attributes.served, served, object.clone());
+        let as_served = async |served: &Served, object: Option<&'a Object>| match object {
+            Some(object) if !attributes.is_of_another_kind() => {
+                let converted = convert::to_version(server, attributes.served, served, object.clone()).await?;
+                Ok::<_, ApiError>(Some(Cow::Owned(converted)))
+            }
+            object => Ok(object.map(Cow::Borrowed)),
+        };
         let object = object.filter(|_| attributes.operation != Operation::Delete);
-        match matched {
+        Ok(match matched {
             Matched::Itself => Self {
                 object: object.map(Cow::Borrowed),
                 old: attributes.old.map(Cow::Borrowed),
                 request: request::request(attributes, attributes.served),
             },
             Matched::As(served) => Self {
-                object: object.map(|object| Cow::Owned(as_served(served, object))),
-                old: attributes.old.map(|old| Cow::Owned(as_served(served, old))),
+                object: as_served(served, object).await?,
+                old: as_served(served, attributes.old).await?,
                 request: request::request(attributes, served),
             },
-        }
+        })
     }
 }
 
