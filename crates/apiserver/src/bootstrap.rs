@@ -2,7 +2,7 @@
 
 mod claims;
 pub(crate) mod flow;
-mod local_apis;
+pub(crate) mod local_apis;
 mod policy;
 mod trust;
 

@@ -7,6 +7,9 @@ use api::ApiError;
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
+use crate::aggregator::{self, Remote, described};
+use crate::bootstrap::local_apis;
+use crate::custom::compare_versions;
 use crate::http::{Body, page_not_found, respond, respond_bytes};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -18,6 +21,14 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 struct All<'a> {
     server: &'a ApiServer,
     served: Vec<Arc<Served>>,
+    remotes: Arc<Vec<Arc<Remote>>>,
+}
+
+impl All<'_> {
+    /// Who else answers for a group and version.
+    fn remote(&self, group: &str, version: &str) -> Option<&Arc<Remote>> {
+        self.remotes.iter().find(|remote| remote.group == group && remote.version == version)
+    }
 }
 
 pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
@@ -27,8 +38,11 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     let wants_aggregated = accept.contains("as=APIGroupDiscoveryList")
         && accept.contains("v=v2")
         && !accept.starts_with("application/json,");
-    let server = &All { server, served: server.all_served() };
-    let unknown = |name: &str| !server.served.iter().any(|served| served.info.group == name);
+    let server = &All { server, served: server.all_served(), remotes: server.aggregator.all() };
+    let unknown = |name: &str| {
+        !server.served.iter().any(|served| served.info.group == name)
+            && !server.remotes.iter().any(|remote| remote.group == name)
+    };
     match parts.as_slice() {
         ["apis", name, ..] if unknown(name) => Ok(page_not_found()),
         [""] => ok(&json!({"paths": paths(server)})),
@@ -100,7 +114,38 @@ fn groups(server: &All<'_>) -> Vec<(String, Vec<String>)> {
             None => groups.push((group.clone(), vec![version.clone()])),
         }
     }
+    if !server.remotes.is_empty() {
+        add_remotes(server, &mut groups);
+    }
     groups
+}
+
+/// Those of others take their places by their priorities.
+fn add_remotes(server: &All<'_>, groups: &mut Vec<(String, Vec<String>)>) {
+    for remote in server.remotes.iter().filter(|remote| !remote.group.is_empty()) {
+        match groups.iter_mut().find(|(name, _)| *name == remote.group) {
+            Some((_, versions)) if versions.contains(&remote.version) => (),
+            Some((_, versions)) => versions.push(remote.version.clone()),
+            None => groups.push((remote.group.clone(), vec![remote.version.clone()])),
+        }
+    }
+    let custom = server.server.custom.load();
+    let priorities = |group: &str, version: &str| match server.remote(group, version) {
+        Some(remote) => (remote.group_priority, remote.version_priority),
+        // The group in which all others are named is not one of them.
+        None if group == "apiregistration.k8s.io" => (i64::MAX, 0),
+        None if custom.has_group(group) => aggregator::CUSTOM_PRIORITIES,
+        None => {
+            let (group, version) = local_apis::priorities(group, version);
+            (group.into(), version.into())
+        }
+    };
+    for (group, versions) in groups.iter_mut() {
+        let of = |version: &str| priorities(group, version).1;
+        versions.sort_by(|a, b| of(b).cmp(&of(a)).then_with(|| compare_versions(b, a)));
+    }
+    let of = |(group, versions): &(String, Vec<String>)| versions.iter().map(|v| priorities(group, v).0).max();
+    groups.sort_by_key(|group| std::cmp::Reverse(of(group)));
 }
 
 fn group(name: &str, versions: &[String]) -> Value {
@@ -186,6 +231,9 @@ fn aggregated(server: &All<'_>, context: &Context, core: bool) -> Response<Body>
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
+                    if let Some(remote) = server.remote(name, version) {
+                        return described::version(remote);
+                    }
                     let served = server.served.iter();
                     let mut resources: Vec<Value> = served
                         .filter(|s| s.info.group == *name && s.info.version == *version)

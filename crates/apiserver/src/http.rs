@@ -295,9 +295,18 @@ pub(crate) fn respond_error(error: &ApiError, accept: &Accept) -> Response<Body>
     response
 }
 
+/// An answer that is passed on as it came.
+#[derive(Clone, Copy)]
+pub(crate) struct Verbatim;
+
 /// A path that nothing is behind, not even a group: told as Go's servers do.
 pub(crate) fn page_not_found() -> Response<Body> {
-    let mut response = respond_bytes(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n");
+    respond_text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// Plain words, as Go's servers say them.
+pub(crate) fn respond_text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = respond_bytes(status, "text/plain; charset=utf-8", text);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -1,6 +1,7 @@
 //! The Kubernetes API over the store: one generic path for every resource.
 
 mod admission;
+mod aggregator;
 mod audit;
 mod auth;
 mod bootstrap;

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use self::schemas::Schemas;
+use crate::aggregator::described;
 use crate::http::{Body, respond, respond_bytes};
 use crate::pipeline::Context;
 use crate::registry::{Registry, Served};
@@ -100,6 +101,7 @@ async fn index(server: &Arc<ApiServer>) -> Result<Value, ApiError> {
         let url = format!("/openapi/v3/{path}?hash={}", stamp(&custom, Some(&path)));
         entries.insert(path, json!({"serverRelativeURL": url}));
     }
+    entries.extend(described::documents(server).await);
     Ok(json!({"paths": entries}))
 }
 
@@ -199,12 +201,16 @@ async fn version_two(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     });
     let content_type = wanted.ok_or_else(|| ApiError::not_acceptable("OpenAPI v2 is JSON or protobuf"))?;
     let custom = server.custom.load();
+    let others = described::older(server).await;
     // What was made for other definitions is of no use any more.
     let prefix = format!("{content_type} ");
-    let key = format!("{prefix}{}", stamp(&custom, None));
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+    others.iter().for_each(|document| digest.update(document.to_string().as_bytes()));
+    let key = format!("{prefix}{} {:?}", stamp(&custom, None), digest.finish());
     BUILT.get_or_init(Mutex::default).lock().retain(|known, _| !known.starts_with(&prefix) || *known == key);
     let built = built(server, &key, move |registry| {
-        let document = v2::document([registry, &custom]);
+        let mut document = v2::document([registry, &custom]);
+        others.into_iter().for_each(|other| described::merge(&mut document, other));
         if content_type == V2_JSON { document.to_string().into_bytes() } else { gnostic::encode(&document) }
     });
     Ok(respond_built(&context.headers, &built.await?, content_type))

@@ -9,7 +9,7 @@ mod kubeconfig;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use api::{Object, ObjectExt as _};
 use base64::Engine as _;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// No review is larger.
 const MAX_ANSWER: usize = 8 << 20;
 /// Idle connections to one of them.
-const MAX_IDLE: usize = 8;
+const MAX_IDLE: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
@@ -50,10 +50,10 @@ pub enum OutboundError {
     /// Which request, and why there is no answer to it.
     #[error("{0} {1:?}: {2}")]
     Failed(&'static str, String, String),
-    #[error("{1}")]
-    Status(StatusCode, String),
-    #[error("the answer of {0} cannot be read: {1}")]
-    Answer(String, String),
+    #[error("{0}")]
+    Status(String),
+    #[error("the answer cannot be read: {0}")]
+    Answer(String),
 }
 
 /// As whom the server shows itself.
@@ -244,6 +244,44 @@ impl Outbound {
         self.ask(Method::GET, Place::of(&url), Bytes::new(), TIMEOUT).await
     }
 
+    /// Gets a path, in a time; answers whatever comes back.
+    pub(crate) async fn fetch(
+        &self,
+        server: &ApiServer,
+        path: &str,
+        headers: HeaderMap,
+        timeout: Duration,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), OutboundError> {
+        let mut place = self.place(server)?;
+        place.path = path.to_owned();
+        let url = self.shown(Some(&place));
+        let failed = |why: String| OutboundError::Failed("Get", url.clone(), why);
+        let mut request = Request::new(full(Bytes::new()));
+        *request.headers_mut() = headers;
+        *request.uri_mut() = path.parse().map_err(|error| OutboundError::Config(format!("{path}: {error}")))?;
+        match tokio::time::timeout(timeout, self.exchange(&place, request)).await {
+            Ok(answer) => answer.map_err(|error| failed(chain(&error))),
+            Err(_) => Err(failed("context deadline exceeded".into())),
+        }
+    }
+
+    /// One request and the whole of its answer.
+    async fn exchange(
+        &self,
+        place: &Place,
+        mut request: Request<Body>,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), OutboundError> {
+        if let Ok(host) = HeaderValue::try_from(place.authority()) {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        let (response, sender) = self.send(place, request).await?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, self.max_answer).collect().await;
+        let bytes = body.map_err(|error| OutboundError::Answer(error.to_string()))?.to_bytes();
+        self.keep(place, sender);
+        Ok((parts.status, parts.headers, bytes))
+    }
+
     async fn ask(
         &self,
         method: Method,
@@ -259,7 +297,6 @@ impl Outbound {
             let mut request = Request::builder()
                 .method(method)
                 .uri(&place.path)
-                .header(header::HOST, place.authority())
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json")
                 .header(header::USER_AGENT, "kube-apiserver-admission");
@@ -267,15 +304,11 @@ impl Outbound {
                 request = request.header(header::AUTHORIZATION, token);
             }
             let request = request.body(full(body)).map_err(|error| failed(&error))?;
-            let (response, sender) = self.send(&place, request).await.map_err(|error| failed(&error))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), self.max_answer).collect().await;
-            let bytes = body.map_err(|error| OutboundError::Answer(url.clone(), error.to_string()))?.to_bytes();
-            self.keep(&place, sender);
+            let (status, _, bytes) = self.exchange(&place, request).await.map_err(|error| failed(&error))?;
             if !status.is_success() {
-                return Err(OutboundError::Status(status, refusal(status, &bytes)));
+                return Err(OutboundError::Status(refusal(status, &bytes)));
             }
-            serde_json::from_slice(&bytes).map_err(|error| OutboundError::Answer(url.clone(), error.to_string()))
+            serde_json::from_slice(&bytes).map_err(|error| failed(&OutboundError::Answer(error.to_string())))
         };
         let late = |_| OutboundError::Failed(verb, url.clone(), "context deadline exceeded".into());
         tokio::time::timeout(timeout, whole).await.map_err(late)?

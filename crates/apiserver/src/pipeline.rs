@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use crate::http::{Accept, Body, Query, add_warnings, full, gzip, held, page_not_found, respond_error};
+use crate::aggregator::{described, proxy};
+use crate::http::{Accept, Body, Query, Verbatim, add_warnings, full, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
@@ -142,7 +143,9 @@ impl ApiServer {
         if *context.is_served.get_mut() {
             self.metrics.observe(&context.info, &context.query, response.status().as_u16(), under_way.took());
         }
-        if let Some((schema, level)) = context.flow.take() {
+        // Who answered for this server says itself how it was let in.
+        let is_own = response.extensions().get::<Verbatim>().is_none();
+        if let Some((schema, level)) = context.flow.take().filter(|_| is_own) {
             response.headers_mut().insert("x-kubernetes-pf-flowschema-uid", schema);
             response.headers_mut().insert("x-kubernetes-pf-prioritylevel-uid", level);
         }
@@ -210,8 +213,14 @@ impl ApiServer {
     }
 
     async fn route(self: &Arc<Self>, context: &Context, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let path = context.info.path.as_str();
+        if let Some(remote) = self.aggregator.find(path) {
+            return Ok(proxy::forward(self, &remote, &context.user, request).await);
+        }
         if !context.info.is_resource {
-            let path = context.info.path.as_str();
+            if let Some(remote) = path.strip_prefix("/openapi/v3").and_then(|path| self.aggregator.find(path)) {
+                return Ok(proxy::forward(self, &remote, &described::reader(), request).await);
+            }
             let response = match path.trim_end_matches('/') {
                 "/metrics" => Ok(metrics::answer(self)),
                 "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
@@ -267,7 +276,8 @@ impl ApiServer {
 
 /// What every answer has but errors.
 fn finished(context: &Context, mut response: Response<Body>) -> Response<Body> {
-    if !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
+    let is_own = response.extensions().get::<Verbatim>().is_none();
+    if is_own && !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
         response = gzip::compress(response);
     }
     add_warnings(&mut response, &context.warnings.lock());

@@ -14,6 +14,7 @@ use crate::admission::allocate::Allocator;
 use crate::admission::policy::Policies;
 use crate::admission::webhook::Webhooks;
 use crate::admission::{AdmissionError, AdmissionSettings, Chain};
+use crate::aggregator::Aggregator;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::authorizer::Authorizer;
@@ -44,6 +45,8 @@ pub struct Config {
     /// Client certificates signed by these authorities are believed, in DER.
     pub client_ca: Vec<Vec<u8>>,
     pub kubelet: KubeletClient,
+    /// As whom it shows itself to API servers behind it; what it says of users is believed for that.
+    pub proxy_client: Option<Arc<dyn rustls::client::ResolvesClientCert>>,
     /// Pages of which origins may use the API.
     pub cors: Cors,
     pub auth: AuthSettings,
@@ -93,6 +96,8 @@ pub struct ApiServer {
     pub(crate) encryption: Option<Arc<Encryption>>,
     /// What is built in.
     pub(crate) registry: Registry,
+    /// What is answered by others.
+    pub(crate) aggregator: Aggregator,
     /// What is defined by users.
     pub(crate) custom: custom::Resources,
     /// The definitions whose objects are being removed, by their identity.
@@ -147,6 +152,7 @@ impl ApiServer {
             feed,
             encryption,
             registry,
+            aggregator: Aggregator::default(),
             custom: custom::Resources::default(),
             cleaning: Mutex::default(),
             certificates,
@@ -169,6 +175,7 @@ impl ApiServer {
         custom::start(&server).await?;
         crate::bootstrap::run(&server).await?;
         crate::flowcontrol::controller::start(&server);
+        crate::aggregator::start(&server);
         Ok(server)
     }
 

@@ -1,5 +1,7 @@
 //! Admission webhooks: when they are asked and what, what becomes of their answers, and what of requests when they fail.
 
+#![allow(clippy::indexing_slicing)] // Reviews are taken apart as they are.
+
 #[path = "support/https.rs"]
 mod https;
 mod support;

@@ -69,6 +69,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         kubelet_ca: authorities(kubelet_ca)?,
         serving: identity(&options.tls_cert_file, &options.tls_private_key_file)?,
         kubelet_client: identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?,
+        front_proxy: None,
     };
     apiserver::allow_privileged(options.allow_privileged);
     let handle = control_plane::start(settings, store, listener, drain).await?;

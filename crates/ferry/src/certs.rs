@@ -2,11 +2,13 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
 use anyhow::Result;
 
 use crate::cli::Certs;
 use crate::cluster::{first_host, host_address, host_name, parse_cidr};
+use crate::control_plane::FrontProxy;
 use crate::kubeconfig;
 use crate::pki::{Identity, Pki};
 
@@ -52,6 +54,15 @@ pub(crate) fn apiserver_at(
     })
 }
 
+/// What the API server is called when it speaks for others.
+pub(crate) const FRONT_PROXY: &str = "front-proxy-client";
+
+/// An authority of its own, so that no other certificate is believed what this one is. Each server has one; all are published.
+pub(crate) fn front_proxy(dir: &Path) -> Result<FrontProxy> {
+    let pki = Pki::open(&dir.join("front-proxy"))?;
+    Ok(FrontProxy { authority: pki.ca_der()?, client: pki.client(FRONT_PROXY, FRONT_PROXY, &[])? })
+}
+
 /// A serving certificate for a node's kubelet.
 pub(crate) fn kubelet(pki: &Pki, node: &str, address: IpAddr) -> Result<Identity> {
     let addresses = [address, IpAddr::V4(Ipv4Addr::LOCALHOST)];
@@ -64,6 +75,7 @@ pub(crate) fn run(options: &Certs) -> Result<()> {
     let address = options.advertise_address.unwrap_or_else(host_address);
     apiserver(&pki, &node, address, &options.service_cluster_ip_range)?;
     kubelet(&pki, &node, address)?;
+    front_proxy(&options.dir.join("pki"))?;
     pki.service_account_key()?;
     let user = format!("system:node:{node}");
     let node_component: (&str, &str, &[&str]) = ("kubelet", &user, &["system:nodes"]);

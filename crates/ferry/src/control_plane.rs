@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys};
+use apiserver::{ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
@@ -31,7 +31,30 @@ pub(crate) struct Settings {
     pub(crate) kubelet_ca: Vec<Vec<u8>>,
     pub(crate) serving: Identity,
     pub(crate) kubelet_client: Identity,
+    /// Where no flags say otherwise.
+    pub(crate) front_proxy: Option<FrontProxy>,
     pub(crate) flags: crate::cli::api::Api,
+}
+
+/// Whom API servers behind this one believe what it says of users.
+pub(crate) struct FrontProxy {
+    pub(crate) authority: Vec<u8>,
+    pub(crate) client: Identity,
+}
+
+impl FrontProxy {
+    /// How others, and this server itself, are to read what it says.
+    fn headers(&self) -> RequestHeaderSettings {
+        let list = |text: &str| vec![text.to_owned()];
+        RequestHeaderSettings {
+            client_ca: vec![self.authority.clone()],
+            allowed_names: list(crate::certs::FRONT_PROXY),
+            username_headers: list("X-Remote-User"),
+            uid_headers: list("X-Remote-Uid"),
+            group_headers: list("X-Remote-Group"),
+            extra_headers_prefix: list("X-Remote-Extra-"),
+        }
+    }
 }
 
 /// Opens the embedded store.
@@ -63,7 +86,15 @@ pub(crate) async fn start(
 ) -> Result<Handle> {
     let (first, last) =
         settings.service_node_port_range.split_once('-').context("--service-node-port-range is FIRST-LAST")?;
-    let auth = settings.flags.auth.settings()?;
+    let mut auth = settings.flags.auth.settings()?;
+    let front_proxy = settings.front_proxy.as_ref();
+    if let Some(own) = front_proxy.filter(|_| auth.request_header.client_ca.is_empty()) {
+        auth.request_header = own.headers();
+    }
+    let proxy_client = match settings.flags.proxy_client()? {
+        None => front_proxy.map(|own| own.client.clone()),
+        given => given,
+    };
     let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
     let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &authorities)?;
     let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
@@ -83,6 +114,7 @@ pub(crate) async fn start(
         service_account_issuer: settings.service_account_issuer,
         client_ca: settings.client_ca.clone(),
         kubelet,
+        proxy_client: proxy_client.map(|client| client.resolver()).transpose()?,
         cors: settings.flags.cors()?,
         auth,
         admission: settings.flags.admission()?,

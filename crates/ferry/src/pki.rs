@@ -5,14 +5,17 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
 };
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
@@ -34,6 +37,12 @@ impl Identity {
 
     pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("private key")
+    }
+
+    /// For clients that are to show it.
+    pub(crate) fn resolver(&self) -> Result<Arc<dyn ResolvesClientCert>> {
+        let key = rustls::crypto::ring::sign::any_supported_type(&self.private_key()?)?;
+        Ok(Arc::new(SingleCertAndKey::from(CertifiedKey::new(self.chain()?, key))))
     }
 }
 

@@ -124,6 +124,7 @@ fn settings(options: &Server, pki: &Pki) -> Result<Settings> {
         kubelet_ca: vec![authority],
         serving: certificates.serving,
         kubelet_client: certificates.kubelet_client,
+        front_proxy: Some(certs::front_proxy(&options.data_dir.join("pki"))?),
     })
 }
 

@@ -211,6 +211,7 @@ fn settings(options: &Up, pki: &Pki, host: &Host) -> Result<Settings> {
         kubelet_ca: vec![authority],
         serving: certificates.serving,
         kubelet_client: certificates.kubelet_client,
+        front_proxy: Some(certs::front_proxy(&host.data.join("pki"))?),
     })
 }
 

@@ -39,9 +39,9 @@ pub(super) fn objects(registry: &Registry) -> Vec<Value> {
     served.into_iter().filter(|(group, _)| *group != "apiregistration.k8s.io").map(|(g, v)| object(g, v)).collect()
 }
 
-fn object(group: &str, version: &str) -> Value {
+/// Of the group among groups, of the version among its group's.
+pub(crate) fn priorities(group: &str, version: &str) -> (u32, u32) {
     let known = PRIORITIES.iter().find(|(name, _)| *name == group);
-    let priority = known.map_or(1000, |(_, priority)| *priority);
     let version_priority = match (group, version) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
@@ -50,6 +50,11 @@ fn object(group: &str, version: &str) -> Value {
         (_, beta) if beta.contains("beta") => 9,
         _ => 1,
     };
+    (known.map_or(1000, |(_, priority)| *priority), version_priority)
+}
+
+fn object(group: &str, version: &str) -> Value {
+    let (priority, version_priority) = priorities(group, version);
     let available = json!({
         "type": "Available", "status": "True", "reason": "Local", "message": "Local APIServices are always available",
         "lastTransitionTime": crate::handlers::now(),

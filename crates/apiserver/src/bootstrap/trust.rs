@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::ensure;
+use crate::auth::request_header::RequestHeaderSettings;
 use crate::server::ApiServer;
 
 pub(super) const NAME: &str = "extension-apiserver-authentication";
@@ -18,7 +19,7 @@ const END: &str = "-----END CERTIFICATE-----";
 pub(super) async fn publish(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let cache = server.registry.stored("", "configmaps").and_then(|served| served.cache.clone());
     let known = cache.and_then(|cache| cache.get(&format!("{NAMESPACE}/{NAME}"))).map(|stored| stored.decode());
-    let data = data(&server.config.client_ca, known.as_ref());
+    let data = data(&server.config.client_ca, &server.config.auth.request_header, known.as_ref());
     if data.as_object().is_some_and(Object::is_empty) {
         return Ok(());
     }
@@ -26,18 +27,31 @@ pub(super) async fn publish(server: &Arc<ApiServer>) -> Result<(), ApiError> {
 }
 
 /// Other servers of the cluster may believe others: theirs are kept.
-fn data(client_ca: &[Vec<u8>], known: Option<&Object>) -> Value {
-    let mut bundle = known.map(|known| known.text(&["data", "client-ca-file"]).to_owned()).unwrap_or_default();
-    for certificate in client_ca.iter().map(|der| pem(der)) {
-        if !bundle.contains(&certificate) {
-            bundle.push_str(&certificate);
+fn data(client_ca: &[Vec<u8>], proxies: &RequestHeaderSettings, known: Option<&Object>) -> Value {
+    let mut data = known.and_then(|known| known.at(&["data"])?.as_object().cloned()).unwrap_or_default();
+    for (field, authorities) in [("client-ca-file", client_ca), ("requestheader-client-ca-file", &proxies.client_ca)] {
+        let mut bundle = data.text(&[field]).to_owned();
+        for certificate in authorities.iter().map(|der| pem(der)) {
+            if !bundle.contains(&certificate) {
+                bundle.push_str(&certificate);
+            }
+        }
+        if !bundle.is_empty() {
+            data.insert(field.into(), bundle.into());
         }
     }
-    let mut data = known.and_then(|known| known.at(&["data"])).cloned().unwrap_or_else(|| json!({}));
-    if let Some(data) = data.as_object_mut().filter(|_| !bundle.is_empty()) {
-        data.insert("client-ca-file".into(), bundle.into());
+    if !proxies.client_ca.is_empty() {
+        for (field, names) in [
+            ("allowed-names", &proxies.allowed_names),
+            ("username-headers", &proxies.username_headers),
+            ("uid-headers", &proxies.uid_headers),
+            ("group-headers", &proxies.group_headers),
+            ("extra-headers-prefix", &proxies.extra_headers_prefix),
+        ] {
+            data.insert(format!("requestheader-{field}"), json!(names).to_string().into());
+        }
     }
-    data
+    data.into()
 }
 
 fn pem(der: &[u8]) -> String {
@@ -53,11 +67,20 @@ mod tests {
     #[test]
     fn the_authorities_of_all_servers_are_told_once_each() {
         let (ours, theirs) = (vec![1; 60], vec![2; 3]);
-        let first = data(std::slice::from_ref(&theirs), None);
+        let nobody = RequestHeaderSettings::default();
+        let first = data(std::slice::from_ref(&theirs), &nobody, None);
         let known = json!({"data": first}).as_object().cloned();
-        let both = data(&[ours.clone(), theirs.clone()], known.as_ref());
+        let both = data(&[ours.clone(), theirs.clone()], &nobody, known.as_ref());
         assert_eq!(both["client-ca-file"], json!(format!("{}{}", pem(&theirs), pem(&ours))));
         assert!(pem(&ours).lines().all(|line| line.len() <= 64));
-        assert_eq!(data(&[], None), json!({}));
+        assert_eq!(data(&[], &nobody, None), json!({}));
+        let proxies = RequestHeaderSettings {
+            client_ca: vec![ours.clone()],
+            allowed_names: vec!["front-proxy-client".into()],
+            ..nobody
+        };
+        let told = data(&[], &proxies, None);
+        assert_eq!(told["requestheader-client-ca-file"], json!(pem(&ours)));
+        assert_eq!(told["requestheader-allowed-names"], json!("[\"front-proxy-client\"]"));
     }
 }

@@ -91,7 +91,7 @@ pub(crate) enum Conversion {
     /// Only the version's name changes.
     None,
     /// The webhook, or why it cannot be asked, and the versions of the review that it understands.
-    Webhook(Result<Outbound, OutboundError>, Vec<String>),
+    Webhook(Box<Result<Outbound, OutboundError>>, Vec<String>),
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Definition {
                 let mut webhook = Outbound::from_client_config(&config.unwrap_or_default());
                 // A list is converted as a whole.
                 webhook.iter_mut().for_each(|webhook| webhook.max_answer = MAX_CONVERTED);
-                Conversion::Webhook(webhook, versions.map(ToOwned::to_owned).collect())
+                Conversion::Webhook(Box::new(webhook), versions.map(ToOwned::to_owned).collect())
             }
             _ => Conversion::None,
         };

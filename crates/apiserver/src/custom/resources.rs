@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use store::StoreError;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{Custom, Definition, Version};
@@ -18,6 +19,8 @@ use crate::storage::{Cache, Feed, Reading};
 pub(crate) struct Resources {
     registry: ArcSwap<Registry>,
     entries: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// The table is another one now.
+    changed: Notify,
 }
 
 pub(crate) struct Entry {
@@ -40,6 +43,11 @@ impl Resources {
 
     pub(crate) fn entry(&self, name: &str) -> Option<Arc<Entry>> {
         self.entries.lock().get(name).cloned()
+    }
+
+    /// Waits until what is served is not what it was; for one who follows.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// The definitions that are served.
@@ -105,6 +113,7 @@ impl Resources {
             a.info.group.cmp(&b.info.group).then_with(by_version).then_with(|| a.info.plural.cmp(&b.info.plural))
         });
         self.registry.store(Arc::new(Registry::of(all)));
+        self.changed.notify_one();
     }
 }
 

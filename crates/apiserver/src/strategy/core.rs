@@ -1,12 +1,13 @@
 //! The small strategies of the core group and its neighbours.
 
 use api::field::{FieldError, Path};
-use api::validation::{NameRule, is_config_key, is_path_segment};
+use api::validation::{NameRule, is_config_key, is_dns_1035, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
 use super::{Strategy, set_default};
+use crate::outbound;
 
 pub(super) struct Namespaces;
 
@@ -212,6 +213,12 @@ impl Strategy for ApiServices {
         NameRule::PathSegment
     }
 
+    fn default(&self, object: &mut Object) {
+        if object.at(&["spec", "service"]).is_some_and(Value::is_object) {
+            set_default(object, &["spec", "service", "port"], 443);
+        }
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         let wanted = format!("{}.{}", object.text(&["spec", "version"]), object.text(&["spec", "group"]));
         check(object, |at| {
@@ -221,13 +228,37 @@ impl Strategy for ApiServices {
                 name.invalid(detail);
             }
             let spec = at.field("spec");
-            spec.field("version").named(is_path_segment);
+            let group = spec.field("group");
+            if group.text().is_empty() && spec.field("version").text() != "v1" {
+                group.required("only v1 may have an empty group and it better be legacy kube");
+            }
+            group.named_if_set(is_subdomain);
+            spec.field("version").named(is_dns_1035);
             for (field, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
                 let priority = spec.field(field);
                 if !(1..=most).contains(&priority.number().unwrap_or(0)) {
                     let detail = format!("must be positive and less than {most}");
                     priority.complain(FieldError::invalid(priority.path(), priority.number().unwrap_or(0), detail));
                 }
+            }
+            let (service, bundle, insecure) =
+                (spec.field("service"), spec.field("caBundle"), spec.field("insecureSkipTLSVerify"));
+            if !service.exists() {
+                if !bundle.text().is_empty() {
+                    let size = outbound::bundle_of(bundle.text()).map_or(0, |pem| pem.len());
+                    let why = "local APIServices may not have a caBundle";
+                    bundle.complain(FieldError::invalid(bundle.path(), format!("{size} bytes"), why));
+                }
+                if insecure.is_true() {
+                    insecure.invalid("local APIServices may not have insecureSkipTLSVerify");
+                }
+                return;
+            }
+            service.field("namespace").needed();
+            service.field("name").needed();
+            service.field("port").port_number();
+            if insecure.is_true() && !bundle.text().is_empty() {
+                insecure.invalid("may not be true if caBundle is present");
             }
         })
     }

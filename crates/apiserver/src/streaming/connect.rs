@@ -5,6 +5,7 @@ use api::ApiError;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::target::Target;
@@ -19,10 +20,15 @@ pub(super) async fn forward(
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let client_side = hyper::upgrade::on(&mut request);
-    let mut response = send(kubelet, target, request).await?;
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(response.map(boxed));
+    let response = send(kubelet, target, request).await?;
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => Ok(carry(client_side, response)),
+        _ => Ok(response.map(boxed)),
     }
+}
+
+/// Carries bytes both ways once both sides have agreed to speak something else; answers what the client is told.
+pub(crate) fn carry(client_side: OnUpgrade, mut response: Response<Incoming>) -> Response<Body> {
     let target_side = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         if let (Ok(client), Ok(target)) = tokio::join!(client_side, target_side) {
@@ -32,7 +38,7 @@ pub(super) async fn forward(
         }
     });
     let (parts, _) = response.into_parts();
-    Ok(Response::from_parts(parts, crate::http::full(Bytes::new())))
+    Response::from_parts(parts, crate::http::full(Bytes::new()))
 }
 
 /// Turns a request for a WebSocket into one for SPDY.
@@ -62,14 +68,14 @@ pub(super) async fn send(
     request: Request<Body>,
 ) -> Result<Response<Incoming>, ApiError> {
     let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
-    let outgoing = outgoing(target, request)?;
+    let outgoing = outgoing(&format!("{}:{}", target.host, target.port), &target.path_and_query, request)?;
     let tls = target.tls.then_some((&kubelet.tls, target.host.as_str()));
     let mut sender = connect(&target.host, target.port, tls).await.map_err(|error| refuse(error.to_string()))?;
     sender.send_request(outgoing).await.map_err(|error| refuse(error.to_string()))
 }
 
 /// The same request, addressed to the target, without what only concerns our own connection to the client.
-fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, ApiError> {
+pub(crate) fn outgoing(host: &str, path: &str, request: Request<Body>) -> Result<Request<Body>, ApiError> {
     let (parts, body) = request.into_parts();
     let mut headers = parts.headers;
     let impersonation: Vec<_> =
@@ -90,16 +96,14 @@ fn outgoing(target: &Target, request: Request<Body>) -> Result<Request<Body>, Ap
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, protocol);
     }
-    let host = HeaderValue::from_str(&format!("{}:{}", target.host, target.port)).map_err(ApiError::internal)?;
-    headers.insert(header::HOST, host);
+    headers.insert(header::HOST, HeaderValue::from_str(host).map_err(ApiError::internal)?);
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
-    *outgoing.uri_mut() =
-        target.path_and_query.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
+    *outgoing.uri_mut() = path.parse().map_err(|_| ApiError::bad_request("the path is not a valid URI"))?;
     *outgoing.headers_mut() = headers as HeaderMap;
     Ok(outgoing)
 }
 
-pub(super) fn boxed(body: Incoming) -> Body {
+pub(crate) fn boxed(body: Incoming) -> Body {
     body.map_err(BoxError::from).boxed_unsync()
 }

@@ -35,6 +35,7 @@ impl Ferry {
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
             client_ca: Vec::new(),
             kubelet: KubeletClient::new(Arc::new(tls)),
+            proxy_client: None,
             cors: apiserver::Cors::default(),
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),

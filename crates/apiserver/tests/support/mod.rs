@@ -56,6 +56,7 @@ impl Api {
             service_account_issuer: "https://kubernetes.default.svc".into(),
             client_ca: Vec::new(),
             kubelet: KubeletClient::new(Arc::new(tls)),
+            proxy_client: None,
             cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
             auth: apiserver::AuthSettings::default(),
             admission: apiserver::AdmissionSettings::default(),

@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result};
 use apiserver::{AdmissionSettings, Audit, AuditLog, Cors, EncryptionSettings, FlowSettings};
 use clap::Args;
 
+use crate::pki::Identity;
+
 #[derive(Args, Clone, Default)]
 pub(crate) struct Api {
     /// Pages of these origins may use the API: regular expressions, pinned to the host: `//example[.]com$`
@@ -54,6 +56,11 @@ pub(crate) struct Api {
     /// Requests that write, answered at once
     #[arg(long, default_value_t = 200)]
     pub(crate) max_mutating_requests_inflight: usize,
+    /// The certificate it shows to API servers behind it, which believe what it then says of users
+    #[arg(long, requires = "proxy_client_key_file")]
+    pub(crate) proxy_client_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "proxy_client_cert_file")]
+    pub(crate) proxy_client_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
 }
@@ -84,6 +91,11 @@ impl Api {
             max_requests_inflight: self.max_requests_inflight,
             max_mutating_requests_inflight: self.max_mutating_requests_inflight,
         }
+    }
+
+    pub(crate) fn proxy_client(&self) -> Result<Option<Identity>> {
+        let files = self.proxy_client_cert_file.as_deref().zip(self.proxy_client_key_file.as_deref());
+        files.map(|(certificate, key)| crate::alone::identity(certificate, key)).transpose()
     }
 
     pub(crate) fn cors(&self) -> Result<Cors> {
