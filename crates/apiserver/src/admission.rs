@@ -82,7 +82,7 @@ pub(crate) struct Attributes<'a> {
 
 impl Attributes<'_> {
     /// The resource itself, not one of its subresources.
-    fn is(&self, group: &str, plural: &str) -> bool {
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
         self.is_of(group, plural) && self.subresource.is_empty()
     }
 

@@ -3,6 +3,8 @@
 mod autoscaling;
 mod webhook;
 
+use std::borrow::Cow;
+
 use api::schema::{self, Type};
 use api::{ApiError, Object};
 use serde_json::Value;
@@ -35,15 +37,19 @@ pub(crate) async fn list_from_storage(
 }
 
 /// An object of a version, as it is stored.
-pub(crate) async fn to_storage(server: &ApiServer, served: &Served, object: Object) -> Result<Object, ApiError> {
+pub(crate) async fn to_storage<'a>(
+    server: &ApiServer,
+    served: &Served,
+    object: &'a Object,
+) -> Result<Cow<'a, Object>, ApiError> {
     if served.is_storage_version() {
-        return Ok(object);
+        return Ok(Cow::Borrowed(object));
     }
-    let Some(custom) = served.custom() else { return Ok(write(served, object)) };
+    let Some(custom) = served.custom() else { return Ok(Cow::Owned(write(served, object.clone()))) };
     let definition = &custom.definition;
-    let Some(storage) = definition.storage() else { return Ok(object) };
-    let converted = convert_all(server, custom, vec![object], &served.storage_version).await?;
-    Ok(converted.into_iter().next().map(|object| definition.prune(object, storage)).unwrap_or_default())
+    let Some(storage) = definition.storage() else { return Ok(Cow::Borrowed(object)) };
+    let converted = convert_all(server, custom, vec![object.clone()], &served.storage_version).await?;
+    Ok(Cow::Owned(converted.into_iter().next().map(|object| definition.prune(object, storage)).unwrap_or_default()))
 }
 
 /// Each in what its own version says, then in the wanted one.

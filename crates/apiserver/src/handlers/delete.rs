@@ -221,7 +221,7 @@ impl Writer<'_> {
         if new == old {
             return Ok(Deleted::Pending(new));
         }
-        let object = convert::to_storage(self.server, self.served, new.clone()).await?;
+        let object = convert::to_storage(self.server, self.served, &new).await?;
         let revision =
             cache.put(self.server.store(), &key, &object, Precondition::At(stored.revision), Vec::new()).await?;
         if self.served.info.kind == "Namespace" {

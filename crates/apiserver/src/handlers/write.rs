@@ -123,12 +123,15 @@ impl Writer<'_> {
         }
         for _ in 0..MAX_RETRIES {
             // Another may claim what is chosen here before it is written: then the choice is made again.
-            let mut chosen = object.clone();
-            admission::validate(self.server, &attributes, &mut chosen).await?;
-            let charged = admission::quota::charge(self.server, &attributes, None, Some(&chosen)).await?;
-            match self.insert(namespace, &name, chosen, charged).await {
-                Ok(created) => return Ok(created),
-                Err(ServerError::Claimed(revision)) => self.server.feed.reached(revision).await,
+            let unchosen = attributes.is("", "services").then(|| object.clone());
+            admission::validate(self.server, &attributes, &mut object).await?;
+            let charged = admission::quota::charge(self.server, &attributes, None, Some(&object)).await?;
+            match self.insert(namespace, &name, &mut object, charged).await {
+                Ok(()) => return Ok(object),
+                Err(ServerError::Claimed(revision)) => {
+                    object = unchosen.unwrap_or(object);
+                    self.server.feed.reached(revision).await;
+                }
                 Err(ServerError::Unmet(_)) => {
                     return Err(ApiError::already_exists(self.served.group_resource(), &name));
                 }
@@ -143,17 +146,17 @@ impl Writer<'_> {
         &self,
         namespace: &str,
         name: &str,
-        mut object: Object,
+        object: &mut Object,
         charged: Vec<Beside>,
-    ) -> Result<Object, ServerError> {
+    ) -> Result<(), ServerError> {
         let (cache, key) = (self.cache()?, self.served.key(namespace, name));
         if self.dry_run {
-            return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(object) };
+            return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(()) };
         }
-        let stored = convert::to_storage(self.server, self.served, object.clone()).await?;
+        let stored = convert::to_storage(self.server, self.served, object).await?;
         let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent, charged).await?;
         object.metadata().insert("resourceVersion".into(), revision.to_string().into());
-        Ok(object)
+        Ok(())
     }
 
     fn place_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
@@ -300,7 +303,7 @@ impl Writer<'_> {
         let revision = if self.is_gone(&new) {
             cache.delete(self.server.store(), key, stored.revision, charged).await?
         } else {
-            let object = convert::to_storage(self.server, self.served, new.clone()).await?;
+            let object = convert::to_storage(self.server, self.served, &new).await?;
             cache.put(self.server.store(), key, &object, Precondition::At(stored.revision), charged).await?
         };
         new.metadata().insert("resourceVersion".into(), revision.to_string().into());
