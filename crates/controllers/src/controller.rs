@@ -6,6 +6,7 @@ use client::{Drain, Informers, Reconciler, Recorder, WorkQueue, run_reconciler};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use crate::certificates::Signing;
 use crate::node_ipam::NodeCidrs;
 
 /// A client for a service account of `kube-system`, so that no controller has more rights than it needs.
@@ -20,6 +21,7 @@ pub(crate) struct Context {
     pub(crate) drain: Drain,
     pub(crate) root_ca: String,
     pub(crate) node_cidrs: NodeCidrs,
+    pub(crate) signing: Option<Arc<Signing>>,
 }
 
 impl Context {

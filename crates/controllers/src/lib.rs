@@ -2,6 +2,7 @@
 //!
 //! Every controller is a pure `plan` and a thin `reconcile`. They know the API and nothing else: no controller calls another.
 
+mod certificates;
 mod claim;
 mod cluster_role_aggregation;
 mod controller;
@@ -33,8 +34,10 @@ mod taint_eviction;
 mod validating_admission_policy_status;
 mod written;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use certificates::{Signing, SigningError};
 use client::{Drain, Informers};
 pub use controller::Accounts;
 use futures::future::BoxFuture;
@@ -60,6 +63,8 @@ pub struct Config {
     pub identity: String,
     /// Whom each controller acts as.
     pub accounts: Accounts,
+    /// What approved requests for certificates are signed with; `None` leaves them to others.
+    pub signing: Option<Arc<Signing>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +98,7 @@ pub async fn run(
         drain: lost.clone(),
         root_ca: config.root_ca,
         node_cidrs,
+        signing: config.signing,
     };
     let controllers = build(&context);
     let mut running = JoinSet::new();
@@ -128,6 +134,7 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<node_ipam::NodeIpam>(),
         context.start::<service_account::ServiceAccounts>(),
         context.start::<root_ca::RootCaPublisher>(),
+        context.start::<certificates::Certificates>(),
         context.start::<cluster_role_aggregation::ClusterRoleAggregation>(),
         context.start::<deployment::Deployments>(),
         context.start::<replica_set::ReplicaSets<ReplicaSet>>(),
