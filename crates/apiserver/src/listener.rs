@@ -14,8 +14,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -43,11 +43,7 @@ pub enum ServeError {
 }
 
 /// A server that shows `chain` and asks clients for a certificate of `client_ca`, without insisting on one.
-pub fn tls_config(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    client_ca: &[Vec<u8>],
-) -> Result<Arc<ServerConfig>, ServeError> {
+pub fn tls_config(shown: Arc<dyn ResolvesServerCert>, client_ca: &[Vec<u8>]) -> Result<Arc<ServerConfig>, ServeError> {
     let mut roots = RootCertStore::empty();
     for certificate in client_ca {
         roots.add(CertificateDer::from(certificate.clone()))?;
@@ -59,7 +55,7 @@ pub fn tls_config(
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(shown);
     config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -26,6 +26,7 @@ const LEGACY: &str = "kubernetes.io/legacy-unknown";
 /// How long a request is kept that somebody has decided on, and one that nobody has.
 const DECIDED: Duration = Duration::from_secs(3600);
 const PENDING: Duration = Duration::from_secs(24 * 3600);
+const DENIED: Duration = Duration::from_secs(60);
 
 pub(crate) struct Certificates {
     client: kube::Client,
@@ -128,9 +129,11 @@ impl Reconciler for Certificates {
                     if self.may(&request, subresource).await? {
                         let approved = condition("Approved", "AutoApproved", message);
                         self.write(&request, "approval", |status| add(status, approved)).await?;
-                        break;
+                        return Ok(Next::OnChange);
                     }
                 }
+                // They may come to be allowed.
+                return Ok(Next::After(DENIED));
             }
             Step::Fail(why) => {
                 let failed = condition("Failed", "SignerValidationFailure", &why);

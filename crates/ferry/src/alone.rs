@@ -13,6 +13,7 @@ use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::Identity;
+use crate::renewal::Shown;
 use crate::{cli, etcd, remote};
 
 /// Fires on Ctrl-C or SIGTERM.
@@ -67,8 +68,8 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         service_account_issuer: options.service_account_issuer,
         client_ca: authorities(&options.client_ca_file)?,
         kubelet_ca: authorities(kubelet_ca)?,
-        serving: identity(&options.tls_cert_file, &options.tls_private_key_file)?,
-        kubelet_client: identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?,
+        serving: Shown::new(&identity(&options.tls_cert_file, &options.tls_private_key_file)?)?,
+        kubelet_client: Shown::new(&identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?)?,
         front_proxy: None,
     };
     apiserver::allow_privileged(options.allow_privileged);
@@ -88,6 +89,14 @@ pub(crate) async fn controller_manager(options: cli::ControllerManager) -> Resul
         node_cidr_mask_size: options.node_cidr_mask_size,
         identity: format!("{}_{}", host_name(), uuid::Uuid::new_v4()),
         accounts: remote::accounts(&options.kubeconfig)?,
+        signing: match (&options.cluster_signing_cert_file, &options.cluster_signing_key_file) {
+            (Some(certificate), Some(key)) => {
+                let lifetime = apiserver::parse_duration(&options.cluster_signing_duration);
+                let lifetime = lifetime.context("--cluster-signing-duration is no duration")?;
+                Some(Arc::new(controllers::Signing::new(&read(certificate)?, &read(key)?, lifetime)?))
+            }
+            _ => None,
+        },
     };
     let drain = until_signalled()?;
     Ok(controllers::run(remote::from_kubeconfig(&options.kubeconfig)?, config, || (), drain).await?)
@@ -103,7 +112,7 @@ pub(crate) async fn scheduler(options: cli::Scheduler) -> Result<()> {
 pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
     let remote = cri::Remote::connect(&options.container_runtime_endpoint).await?;
     let serving = identity(&options.tls_cert_file, &options.tls_private_key_file)?;
-    let tls = control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, &serving)?;
+    let tls = control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, Shown::new(&serving)?)?;
     let name = options.hostname_override.unwrap_or_else(host_name);
     let address = options.node_ip.unwrap_or_else(host_address);
     let client = remote::from_kubeconfig(&options.kubeconfig)?;

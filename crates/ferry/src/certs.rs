@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -11,6 +13,7 @@ use crate::cluster::{first_host, host_address, host_name, parse_cidr};
 use crate::control_plane::FrontProxy;
 use crate::kubeconfig;
 use crate::pki::{Identity, Pki};
+use crate::renewal::Shown;
 
 /// What each component is called, and the groups it is in.
 const COMPONENTS: [(&str, &str, &[&str]); 4] = [
@@ -24,6 +27,29 @@ const COMPONENTS: [(&str, &str, &[&str]); 4] = [
 pub(crate) struct ApiServerCertificates {
     pub(crate) serving: Identity,
     pub(crate) kubelet_client: Identity,
+}
+
+/// The same as they are shown, until they are renewed.
+pub(crate) struct ApiServerShown {
+    pub(crate) serving: Arc<Shown>,
+    pub(crate) kubelet_client: Arc<Shown>,
+}
+
+impl ApiServerCertificates {
+    pub(crate) fn shown(&self) -> Result<ApiServerShown> {
+        Ok(ApiServerShown { serving: Shown::new(&self.serving)?, kubelet_client: Shown::new(&self.kubelet_client)? })
+    }
+
+    pub(crate) fn show(&self, shown: &ApiServerShown) -> Result<()> {
+        shown.serving.show(&self.serving)?;
+        shown.kubelet_client.show(&self.kubelet_client)
+    }
+}
+
+/// What approved requests for certificates are signed with.
+pub(crate) fn signing(pki: &Pki) -> Result<Option<Arc<controllers::Signing>>> {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Ok(Some(Arc::new(controllers::Signing::new(&pki.ca.certificate, &pki.ca.key, YEAR)?)))
 }
 
 /// A serving certificate for every name the API server is called by, and the one it calls kubelets with.
@@ -59,8 +85,15 @@ pub(crate) const FRONT_PROXY: &str = "front-proxy-client";
 
 /// An authority of its own, so that no other certificate is believed what this one is. Each server has one; all are published.
 pub(crate) fn front_proxy(dir: &Path) -> Result<FrontProxy> {
+    let (pki, client) = front_proxy_client(dir)?;
+    Ok(FrontProxy { authorities: pki.authorities()?, client: Shown::new(&client)? })
+}
+
+/// What it shows, made anew if it ends soon.
+pub(crate) fn front_proxy_client(dir: &Path) -> Result<(Pki, Identity)> {
     let pki = Pki::open(&dir.join("front-proxy"))?;
-    Ok(FrontProxy { authority: pki.ca_der()?, client: pki.client(FRONT_PROXY, FRONT_PROXY, &[])? })
+    let client = pki.client(FRONT_PROXY, FRONT_PROXY, &[])?;
+    Ok((pki, client))
 }
 
 /// A serving certificate for a node's kubelet.
@@ -71,6 +104,15 @@ pub(crate) fn kubelet(pki: &Pki, node: &str, address: IpAddr) -> Result<Identity
 
 pub(crate) fn run(options: &Certs) -> Result<()> {
     let pki = Pki::open(&options.dir.join("pki"))?;
+    if options.rotate_authority {
+        // Servers that share a store have the authority from there.
+        anyhow::ensure!(
+            !options.dir.join("token").exists(),
+            "the authority of `ferry server` cannot be changed this way"
+        );
+        writeln!(std::io::stdout(), "{}", pki.rotate()?)?;
+        return Ok(());
+    }
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let address = options.advertise_address.unwrap_or_else(host_address);
     apiserver(&pki, &node, address, &options.service_cluster_ip_range)?;

@@ -156,6 +156,14 @@ pub(crate) struct ControllerManager {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value_t = 24)]
     pub(crate) node_cidr_mask_size: u8,
+    /// The authority that approved requests for certificates are signed with
+    #[arg(long, requires = "cluster_signing_key_file")]
+    pub(crate) cluster_signing_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "cluster_signing_cert_file")]
+    pub(crate) cluster_signing_key_file: Option<PathBuf>,
+    /// How long such a certificate is good, at most
+    #[arg(long, default_value = "8760h")]
+    pub(crate) cluster_signing_duration: String,
 }
 
 #[derive(Args, Clone)]
@@ -269,6 +277,9 @@ pub(crate) struct Certs {
     /// The API server as the components reach it
     #[arg(long, default_value = "https://127.0.0.1:6443")]
     pub(crate) server: String,
+    /// Take the next of the three steps to a new authority, and nothing else
+    #[arg(long)]
+    pub(crate) rotate_authority: bool,
     #[arg(long)]
     pub(crate) node_name: Option<String>,
     #[arg(long)]

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::parse_cidr;
-use crate::pki::Identity;
+use crate::renewal::Shown;
 
 /// What the API server is started with, wherever it came from.
 pub(crate) struct Settings {
@@ -29,8 +29,8 @@ pub(crate) struct Settings {
     pub(crate) service_account_issuer: String,
     pub(crate) client_ca: Vec<Vec<u8>>,
     pub(crate) kubelet_ca: Vec<Vec<u8>>,
-    pub(crate) serving: Identity,
-    pub(crate) kubelet_client: Identity,
+    pub(crate) serving: Arc<Shown>,
+    pub(crate) kubelet_client: Arc<Shown>,
     /// Where no flags say otherwise.
     pub(crate) front_proxy: Option<FrontProxy>,
     pub(crate) flags: crate::cli::api::Api,
@@ -38,8 +38,8 @@ pub(crate) struct Settings {
 
 /// Whom API servers behind this one believe what it says of users.
 pub(crate) struct FrontProxy {
-    pub(crate) authority: Vec<u8>,
-    pub(crate) client: Identity,
+    pub(crate) authorities: Vec<Vec<u8>>,
+    pub(crate) client: Arc<Shown>,
 }
 
 impl FrontProxy {
@@ -47,7 +47,7 @@ impl FrontProxy {
     fn headers(&self) -> RequestHeaderSettings {
         let list = |text: &str| vec![text.to_owned()];
         RequestHeaderSettings {
-            client_ca: vec![self.authority.clone()],
+            client_ca: self.authorities.clone(),
             allowed_names: list(crate::certs::FRONT_PROXY),
             username_headers: list("X-Remote-User"),
             uid_headers: list("X-Remote-Uid"),
@@ -93,15 +93,15 @@ pub(crate) async fn start(
     }
     let proxy_client = match settings.flags.proxy_client()? {
         None => front_proxy.map(|own| own.client.clone()),
-        given => given,
+        Some(given) => Some(Shown::new(&given)?),
     };
     let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
-    let tls = apiserver::tls_config(settings.serving.chain()?, settings.serving.private_key()?, &authorities)?;
+    let tls = apiserver::tls_config(settings.serving, &authorities)?;
     let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
     let others = others.collect::<Result<Vec<_>>>()?;
     let service_account_keys = ServiceAccountKeys::read(&settings.service_account_key, &others)
         .context("--service-account-signing-key-file or --service-account-key-file cannot be used")?;
-    let mut kubelet = KubeletClient::new(client_tls(&settings.kubelet_ca, &settings.kubelet_client)?);
+    let mut kubelet = KubeletClient::new(client_tls(&settings.kubelet_ca, settings.kubelet_client)?);
     if !settings.flags.kubelet_preferred_address_types.is_empty() {
         kubelet.preferred_address_types = settings.flags.kubelet_preferred_address_types.clone();
     }
@@ -114,7 +114,7 @@ pub(crate) async fn start(
         service_account_issuer: settings.service_account_issuer,
         client_ca: settings.client_ca.clone(),
         kubelet,
-        proxy_client: proxy_client.map(|client| client.resolver()).transpose()?,
+        proxy_client: proxy_client.map(|client| client as Arc<dyn rustls::client::ResolvesClientCert>),
         cors: settings.flags.cors()?,
         auth,
         admission: settings.flags.admission()?,
@@ -129,7 +129,7 @@ pub(crate) async fn start(
 }
 
 /// A client that shows `identity` and believes `authorities`.
-fn client_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<ClientConfig>> {
+fn client_tls(authorities: &[Vec<u8>], identity: Arc<Shown>) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
         roots.add(CertificateDer::from(authority.clone()))?;
@@ -138,17 +138,17 @@ fn client_tls(authorities: &[Vec<u8>], identity: &Identity) -> Result<Arc<Client
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
-        .with_client_auth_cert(identity.chain()?, identity.private_key()?)?;
+        .with_client_cert_resolver(identity);
     Ok(Arc::new(config))
 }
 
 /// A server for the kubelet's port: only clients with a certificate of ours get through the handshake.
-pub(crate) fn kubelet_tls(clients: &[Vec<u8>], identity: &Identity) -> Result<Arc<ServerConfig>> {
+pub(crate) fn kubelet_tls(clients: &[Vec<u8>], identity: Arc<Shown>) -> Result<Arc<ServerConfig>> {
     serving_tls(clients, identity, &[b"http/1.1"])
 }
 
 /// A server that insists on a client certificate of `clients`, if there are any.
-pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: &Identity, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>> {
+pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: Arc<Shown>, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>> {
     let mut roots = RootCertStore::empty();
     for authority in clients {
         roots.add(CertificateDer::from(authority.clone()))?;
@@ -162,7 +162,7 @@ pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: &Identity, protocols: &
             rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
         builder.with_client_cert_verifier(verifier)
     };
-    let mut config = builder.with_single_cert(identity.chain()?, identity.private_key()?)?;
+    let mut config = builder.with_cert_resolver(identity);
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
 }

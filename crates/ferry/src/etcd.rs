@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::alone::{authorities, identity, until_signalled};
-use crate::pki::Pki;
+use crate::pki::{Pki, good_for};
+use crate::renewal::{Renewal, Shown};
 use crate::{cli, control_plane};
 
 /// How long history is kept on an etcd that nobody else compacts, as upstream's API server does it.
@@ -23,7 +24,7 @@ pub(crate) async fn run(options: cli::Store) -> Result<()> {
     let tls = match (&options.cert_file, &options.key_file) {
         (Some(certificate), Some(key)) => {
             let clients = options.trusted_ca_file.as_deref().map(authorities).transpose()?.unwrap_or_default();
-            Some(control_plane::serving_tls(&clients, &identity(certificate, key)?, &[b"h2"])?)
+            Some(control_plane::serving_tls(&clients, Shown::new(&identity(certificate, key)?)?, &[b"h2"])?)
         }
         _ => None,
     };
@@ -37,19 +38,33 @@ pub(crate) async fn run(options: cli::Store) -> Result<()> {
 
 /// What `ferry up` serves etcd's API on: a socket, and what else it was asked for. Whoever reaches the store is above all
 /// rules, so the certificates are of an authority of its own.
-pub(crate) async fn beside(socket: &Path, urls: &[String], pki: &Path, host: IpAddr) -> Result<Vec<Listener>> {
+pub(crate) async fn beside(
+    socket: &Path,
+    urls: &[String],
+    pki: &Path,
+    host: IpAddr,
+) -> Result<(Vec<Listener>, Option<Renewal>)> {
+    let mut renewal: Option<Renewal> = None;
     let mut all = vec![unix(socket)?];
     if let Some(open) = urls.iter().find(|url| url.starts_with("http://")) {
         bail!("{open} would let everybody change the cluster's state: use https");
     }
     if !urls.is_empty() {
         let pki = Pki::open(pki)?;
-        let serving = pki.server("server", "etcd", &["localhost"], &[Ipv4Addr::LOCALHOST.into(), host])?;
-        pki.client("client", "etcdctl", &[])?;
-        let tls = control_plane::serving_tls(&[pki.ca_der()?], &serving, &[b"h2"])?;
+        let make = move |pki: &Pki| {
+            let serving = pki.server("server", "etcd", &["localhost"], &[Ipv4Addr::LOCALHOST.into(), host])?;
+            Ok::<_, anyhow::Error>((serving, pki.client("client", "etcdctl", &[])?))
+        };
+        let shown = Shown::new(&make(&pki)?.0)?;
+        let tls = control_plane::serving_tls(&pki.authorities()?, shown.clone(), &[b"h2"])?;
         all.extend(listeners(urls, Some(tls)).await?);
+        renewal = Some(Box::new(move || {
+            let (serving, client) = make(&pki)?;
+            shown.show(&serving)?;
+            good_for(&[&serving, &client])
+        }));
     }
-    Ok(all)
+    Ok((all, renewal))
 }
 
 async fn listeners(urls: &[String], tls: Option<Arc<ServerConfig>>) -> Result<Vec<Listener>> {

@@ -17,6 +17,7 @@ mod pki;
 mod preflight;
 mod progress;
 mod remote;
+mod renewal;
 mod server;
 mod shared_pki;
 mod snapshot;

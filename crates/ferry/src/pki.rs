@@ -38,15 +38,10 @@ impl Identity {
     pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("private key")
     }
-
-    /// For clients that are to show it.
-    pub(crate) fn resolver(&self) -> Result<Arc<dyn ResolvesClientCert>> {
-        let key = rustls::crypto::ring::sign::any_supported_type(&self.private_key()?)?;
-        Ok(Arc::new(SingleCertAndKey::from(CertifiedKey::new(self.chain()?, key))))
-    }
 }
 
 /// The authority of a cluster, in a directory of its own.
+#[derive(Clone)]
 pub(crate) struct Pki {
     dir: PathBuf,
     pub(crate) ca: Identity,
@@ -58,14 +53,9 @@ impl Pki {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let (certificate, key) = (dir.join("ca.crt"), dir.join("ca.key"));
         if !certificate.exists() {
-            let pair = KeyPair::generate()?;
-            let mut params = named("kubernetes", &[], CA_YEARS * 365)?;
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            params.key_usages =
-                vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
-            let made = params.self_signed(&pair)?;
-            write(&key, &pair.serialize_pem())?;
-            write(&certificate, &made.pem())?;
+            let made = new_authority()?;
+            write(&key, &made.key)?;
+            write(&certificate, &made.certificate)?;
         }
         let ca = Identity { certificate: read(&certificate)?, key: read(&key)? };
         Ok(Self { dir: dir.to_owned(), ca })
@@ -93,7 +83,7 @@ impl Pki {
         let (certificate, key) = (self.dir.join(format!("{file}.crt")), self.dir.join(format!("{file}.key")));
         if certificate.exists() && key.exists() {
             let known = Identity { certificate: read(&certificate)?, key: read(&key)? };
-            if is_usable(&known, addresses) {
+            if self.is_ours(&known) && is_usable(&known, addresses, jiff::Timestamp::now()) {
                 return Ok(known);
             }
         }
@@ -122,20 +112,85 @@ impl Pki {
         Ok(read(&path)?.into_bytes())
     }
 
-    pub(crate) fn ca_der(&self) -> Result<Vec<u8>> {
-        let first = self.ca.chain()?.into_iter().next().context("the authority's certificate is empty")?;
-        Ok(first.as_ref().to_vec())
+    /// Whom to believe: the authority that signs, and while it is changed the one before or after it.
+    pub(crate) fn authorities(&self) -> Result<Vec<Vec<u8>>> {
+        let chain = self.ca.chain()?;
+        anyhow::ensure!(!chain.is_empty(), "the authority's certificate is empty");
+        Ok(chain.iter().map(|certificate| certificate.as_ref().to_vec()).collect())
+    }
+
+    /// Signed by the authority that signs now.
+    fn is_ours(&self, identity: &Identity) -> bool {
+        let (Ok(own), Ok(chain)) = (self.ca.chain(), identity.chain()) else { return false };
+        let (Some(own), Some(leaf)) = (own.first(), chain.first()) else { return false };
+        let parsed = |der| x509_parser::parse_x509_certificate(der).ok().map(|(_, certificate)| certificate);
+        let (Some(own), Some(leaf)) = (parsed(own), parsed(leaf)) else { return false };
+        leaf.verify_signature(Some(own.public_key())).is_ok()
+    }
+
+    /// The next step of a change of the authority; answers what is to be done before the one after it.
+    pub(crate) fn rotate(&self) -> Result<&'static str> {
+        let path = |file: &str| self.dir.join(file);
+        let (next, next_key) = (path("ca.next.crt"), path("ca.next.key"));
+        let authorities = self.authorities()?.len();
+        if authorities == 1 {
+            let made = new_authority()?;
+            write(&next_key, &made.key)?;
+            write(&next, &made.certificate)?;
+            write(&path("ca.crt"), &format!("{}{}", self.ca.certificate, made.certificate))?;
+            return Ok(
+                "A new authority is believed beside the old one, which still signs. Start everything anew, and give everybody \
+                       the new pki/ca.crt or kubeconfig; then run this again.",
+            );
+        }
+        let first = self.ca.certificate.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap_or_default();
+        if next.exists() {
+            write(&path("ca.crt"), &format!("{}{first}", read(&next)?))?;
+            write(&path("ca.key"), &read(&next_key)?)?;
+            for file in [next, next_key] {
+                std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+            }
+            return Ok(
+                "The new authority signs; the old one is still believed. Start everything anew, and give everybody new \
+                       certificates; then run this again.",
+            );
+        }
+        write(&path("ca.crt"), first)?;
+        Ok("The old authority is gone. Start everything anew.")
     }
 }
 
+fn new_authority() -> Result<Identity> {
+    let pair = KeyPair::generate()?;
+    let mut params = named("kubernetes", &[], CA_YEARS * 365)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+    Ok(Identity { certificate: params.self_signed(&pair)?.pem(), key: pair.serialize_pem() })
+}
+
+/// How long until one of these must be renewed.
+pub(crate) fn good_for(identities: &[&Identity]) -> Result<std::time::Duration> {
+    let mut least = i64::MAX;
+    for identity in identities {
+        let chain = identity.chain()?;
+        let first = chain.first().context("an empty certificate")?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(first)?;
+        least = least.min(certificate.validity().not_after.timestamp());
+    }
+    let left = least - RENEW_BEFORE_DAYS * 24 * 3600 - jiff::Timestamp::now().as_second();
+    // A moment later it is certainly due.
+    Ok(std::time::Duration::from_secs(u64::try_from(left + 1).unwrap_or_default()))
+}
+
 /// Still valid for a while, and for all of these addresses.
-fn is_usable(identity: &Identity, addresses: &[IpAddr]) -> bool {
+fn is_usable(identity: &Identity, addresses: &[IpAddr], now: jiff::Timestamp) -> bool {
     let Ok(chain) = identity.chain() else { return false };
     let Some(Ok((_, certificate))) = chain.first().map(|der| x509_parser::parse_x509_certificate(der)) else {
         return false;
     };
     let until = certificate.validity().not_after.timestamp();
-    let soon = jiff::Timestamp::now().as_second() + RENEW_BEFORE_DAYS * 24 * 3600;
+    let soon = now.as_second() + RENEW_BEFORE_DAYS * 24 * 3600;
     let names = certificate.subject_alternative_name().ok().flatten();
     let known: Vec<IpAddr> = names
         .iter()
@@ -184,4 +239,78 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&temporary, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        pki.client("admin", "ann", &[]).unwrap();
+        pki.server("server", "x", &["localhost"], &[]).unwrap();
+        pki.service_account_key().unwrap();
+        pki.rotate().unwrap();
+        let mut keys = 0;
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if std::fs::read_to_string(&path).unwrap().contains("PRIVATE KEY") {
+                keys += 1;
+                let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+            }
+        }
+        assert_eq!(keys, 5);
+    }
+
+    #[test]
+    fn a_certificate_is_made_anew_a_month_before_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        let made = pki.client("admin", "ann", &[]).unwrap();
+        let after = |days: i64| jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        assert!(is_usable(&made, &[], after(LEAF_DAYS - RENEW_BEFORE_DAYS - 1)));
+        assert!(!is_usable(&made, &[], after(LEAF_DAYS - RENEW_BEFORE_DAYS + 1)));
+        let days = good_for(&[&made]).unwrap().as_secs_f64() / (24.0 * 3600.0);
+        assert!((days - (LEAF_DAYS - RENEW_BEFORE_DAYS) as f64).abs() < 0.1, "{days}");
+        assert_eq!(pki.client("admin", "ann", &[]).unwrap().certificate, made.certificate, "it is kept until then");
+    }
+
+    /// Whether somebody who believes these authorities believes this certificate.
+    fn is_believed(authorities: &Pki, identity: &Identity) -> bool {
+        let ders = authorities.authorities().unwrap();
+        let chain = identity.chain().unwrap();
+        let (_, leaf) = x509_parser::parse_x509_certificate(&chain[0]).unwrap();
+        ders.iter().any(|der| {
+            let (_, authority) = x509_parser::parse_x509_certificate(der).unwrap();
+            leaf.verify_signature(Some(authority.public_key())).is_ok()
+        })
+    }
+
+    /// At no step is anybody refused who was there at the step before.
+    #[test]
+    fn the_authority_is_changed_in_three_steps() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut steps = vec![];
+        for step in 0..4 {
+            if step > 0 {
+                Pki::open(dir.path()).unwrap().rotate().unwrap();
+            }
+            let pki = Pki::open(dir.path()).unwrap();
+            let leaf = pki.server("server", "x", &["localhost"], &[]).unwrap();
+            steps.push((pki, leaf));
+        }
+        for pair in steps.windows(2) {
+            let [(before, old), (after, new)] = pair else { unreachable!() };
+            assert!(is_believed(before, new) && is_believed(after, old));
+        }
+        let [(first, old), .., (last, new)] = steps.as_slice() else { unreachable!() };
+        assert!(!is_believed(last, old) && !is_believed(first, new));
+        assert_eq!(steps.iter().map(|(pki, _)| pki.authorities().unwrap().len()).collect::<Vec<_>>(), [1, 2, 2, 1]);
+        assert!(!dir.path().join("ca.next.key").exists());
+    }
 }

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::alone::until_signalled;
 use crate::cli::Server;
 use crate::cluster::{ISSUER, host_address, host_name};
-use crate::control_plane::{self, Settings, accounts_of, client_for};
-use crate::pki::Pki;
-use crate::{certs, etcd, kubeconfig, shared_pki};
+use crate::control_plane::{self, FrontProxy, Settings, accounts_of, client_for};
+use crate::pki::{self, Pki};
+use crate::{certs, etcd, kubeconfig, renewal, shared_pki};
 
 /// Giving leases back and finishing what is under way.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -53,7 +53,10 @@ async fn serve(
     api_drain: CancellationToken,
 ) -> Result<()> {
     let pki = shared_pki::open(store.as_ref(), options, &options.data_dir.join("pki")).await?;
-    let settings = settings(options, &pki)?;
+    let certificates = certificates(options, &pki)?.shown()?;
+    let front_proxy = certs::front_proxy(&options.data_dir.join("pki"))?;
+    let proxy_client = front_proxy.client.clone();
+    let settings = settings(options, &pki, &certificates, front_proxy)?;
     let api = control_plane::start(settings, store, listener, api_drain.clone()).await?;
     let server = write_kubeconfig(options, &pki)?;
     let _ = writeln!(std::io::stderr(), "The API server is ready: {server}");
@@ -62,7 +65,7 @@ async fn serve(
     let drain = stop.child_token();
     let mut components = JoinSet::new();
     let manager = client_for(&api.server, "system:kube-controller-manager", &[]);
-    let accounts = accounts_of(&api.server);
+    let (accounts, signing) = (accounts_of(&api.server), certs::signing(&pki)?);
     let (own, authority, id, until) = (options.clone(), pki.ca.certificate.clone(), identity.clone(), drain.clone());
     components.spawn(async move {
         let config = || controllers::Config {
@@ -71,6 +74,7 @@ async fn serve(
             node_cidr_mask_size: own.node_cidr_mask_size,
             identity: id.clone(),
             accounts: accounts.clone(),
+            signing: signing.clone(),
         };
         // Whoever loses the lead stands by again.
         while let Err(error) = controllers::run(manager.clone(), config(), || (), until.clone()).await {
@@ -92,6 +96,19 @@ async fn serve(
         }
         Ok(())
     });
+    let own = options.clone();
+    components.spawn(renewal::keep(
+        drain.clone(),
+        Box::new(move || {
+            let made = self::certificates(&own, &pki)?;
+            made.show(&certificates)?;
+            let (_, of_proxy) = certs::front_proxy_client(&own.data_dir.join("pki"))?;
+            proxy_client.show(&of_proxy)?;
+            write_kubeconfig(&own, &pki)?;
+            let admin = pki.client("admin", "kubernetes-admin", &["system:masters"])?;
+            pki::good_for(&[&made.serving, &made.kubelet_client, &of_proxy, &admin])
+        }),
+    ));
     // One that fails or panics ends the server: half of one would look whole.
     let ended = tokio::select! {
         () = stop.cancelled() => Ok(()),
@@ -104,27 +121,35 @@ async fn serve(
     ended
 }
 
-fn settings(options: &Server, pki: &Pki) -> Result<Settings> {
+fn certificates(options: &Server, pki: &Pki) -> Result<certs::ApiServerCertificates> {
     let address = options.advertise_address.unwrap_or_else(host_address);
     let mut addresses = vec![address];
     addresses.extend(Some(options.bind_address).filter(|address| !address.is_unspecified()));
     addresses.extend(&options.tls_san);
-    let certificates = certs::apiserver_at(pki, &host_name(), &addresses, &options.service_cluster_ip_range)?;
-    let authority = pki.ca_der()?;
+    certs::apiserver_at(pki, &host_name(), &addresses, &options.service_cluster_ip_range)
+}
+
+fn settings(
+    options: &Server,
+    pki: &Pki,
+    certificates: &certs::ApiServerShown,
+    front_proxy: FrontProxy,
+) -> Result<Settings> {
+    let authorities = pki.authorities()?;
     Ok(Settings {
         listen: (options.bind_address, options.secure_port),
-        advertise_address: address,
+        advertise_address: options.advertise_address.unwrap_or_else(host_address),
         service_cluster_ip_range: options.service_cluster_ip_range.clone(),
         service_node_port_range: options.service_node_port_range.clone(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,
         service_account_key_files: Vec::new(),
         service_account_issuer: ISSUER.into(),
-        client_ca: vec![authority.clone()],
-        kubelet_ca: vec![authority],
-        serving: certificates.serving,
-        kubelet_client: certificates.kubelet_client,
-        front_proxy: Some(certs::front_proxy(&options.data_dir.join("pki"))?),
+        client_ca: authorities.clone(),
+        kubelet_ca: authorities,
+        serving: certificates.serving.clone(),
+        kubelet_client: certificates.kubelet_client.clone(),
+        front_proxy: Some(front_proxy),
     })
 }
 

@@ -17,9 +17,10 @@ use client::Informers;
 
 use crate::cli::Up;
 use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
-use crate::control_plane::{self, Settings, accounts_of, client_for};
-use crate::pki::Pki;
+use crate::control_plane::{self, FrontProxy, Settings, accounts_of, client_for};
+use crate::pki::{self, Pki};
 use crate::progress::{Progress, human};
+use crate::renewal::{self, Renewal, Shown};
 use crate::{addons, alone, certs, image, kubeconfig, node, preflight};
 use running::{CGROUP_ROOT, Running};
 
@@ -108,26 +109,55 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
 
     let begun = Instant::now();
     let pki = Pki::open(&host.data.join("pki"))?;
-    let settings = settings(options, &pki, &host)?;
+    let certificates = certs::apiserver(&pki, &host.name, host.address, &options.service_cluster_ip_range)?.shown()?;
+    let front_proxy = certs::front_proxy(&host.data.join("pki"))?;
+    let proxy_client = front_proxy.client.clone();
+    let settings = settings(options, &pki, &host, &certificates, front_proxy)?;
     let api = control_plane::start(settings, store.clone(), listener, running.api_drain.clone()).await?;
     let server = api.server.clone();
     running.api = Some(api);
     progress.done("API server", begun.elapsed(), &format!("https://127.0.0.1:{}", options.secure_port));
 
     let (socket, etcd_pki) = (host.data.join("run/etcd.sock"), host.data.join("pki/etcd"));
-    let listeners = crate::etcd::beside(&socket, &options.etcd_listen_client_urls, &etcd_pki, host.address).await?;
+    let urls = &options.etcd_listen_client_urls;
+    let (listeners, of_etcd) = crate::etcd::beside(&socket, urls, &etcd_pki, host.address).await?;
+    if let Some(of_etcd) = of_etcd {
+        running.control("certificates of the etcd API", renewal::keep(running.control_drain.clone(), of_etcd));
+    }
     running.control("etcd API", store::etcd::serve(store, listeners, running.control_drain.clone()));
-    start_control(options, &pki, &host, &server, running);
-    start_node(options, &pki, &host, &server, progress, running).await?;
+    start_control(options, &pki, &host, &server, running)?;
+    let kubelet = Shown::new(&certs::kubelet(&pki, &host.name, host.address)?)?;
+    start_node(options, &pki, &host, &server, kubelet.clone(), progress, running).await?;
     let admin = client_for(&server, "system:admin", &["system:masters"]);
     addons::apply(&admin).await?;
     // Last, so that a cluster that did not start is not the current one.
     write_kubeconfig(options, &pki)?;
+    let renewal = renewal(options.clone(), pki, host, certificates, [kubelet, proxy_client]);
+    running.control("certificates", renewal::keep(running.control_drain.clone(), renewal));
     Ok(admin)
 }
 
+/// Makes certificates anew that end soon, the administrator's too.
+fn renewal(options: Up, pki: Pki, host: Host, shown: certs::ApiServerShown, others: [Arc<Shown>; 2]) -> Renewal {
+    Box::new(move || {
+        let own = certs::apiserver(&pki, &host.name, host.address, &options.service_cluster_ip_range)?;
+        own.show(&shown)?;
+        let node = certs::kubelet(&pki, &host.name, host.address)?;
+        let (_, proxy_client) = certs::front_proxy_client(&host.data.join("pki"))?;
+        let [kubelet, front_proxy] = &others;
+        kubelet.show(&node)?;
+        front_proxy.show(&proxy_client)?;
+        let before = std::fs::read_to_string(host.data.join("pki/admin.crt")).ok();
+        let admin = pki.client("admin", "kubernetes-admin", &["system:masters"])?;
+        if before.as_ref() != Some(&admin.certificate) {
+            write_kubeconfig(&options, &pki)?;
+        }
+        pki::good_for(&[&own.serving, &own.kubelet_client, &node, &proxy_client, &admin])
+    })
+}
+
 /// Controllers and scheduler.
-fn start_control(options: &Up, pki: &Pki, host: &Host, server: &Arc<ApiServer>, running: &mut Running) {
+fn start_control(options: &Up, pki: &Pki, host: &Host, server: &Arc<ApiServer>, running: &mut Running) -> Result<()> {
     let drain = running.control_drain.clone();
     let manager = client_for(server, "system:kube-controller-manager", &[]);
     let config = controllers::Config {
@@ -136,11 +166,13 @@ fn start_control(options: &Up, pki: &Pki, host: &Host, server: &Arc<ApiServer>, 
         node_cidr_mask_size: 24,
         identity: host.name.clone(),
         accounts: accounts_of(server),
+        signing: certs::signing(pki)?,
     };
     running.control("controllers", controllers::run(manager, config, || (), drain.clone()));
     let scheduler = client_for(server, "system:kube-scheduler", &[]);
     let config = scheduler::Config { identity: host.name.clone(), ..scheduler::Config::default() };
     running.control("scheduler", scheduler::run(scheduler, config, || (), drain));
+    Ok(())
 }
 
 /// Pod network, container runtime, service proxy and kubelet.
@@ -149,6 +181,7 @@ async fn start_node(
     pki: &Pki,
     host: &Host,
     server: &Arc<ApiServer>,
+    identity: Arc<Shown>,
     progress: &Progress,
     running: &mut Running,
 ) -> Result<()> {
@@ -177,8 +210,7 @@ async fn start_node(
     let config = proxy::ProxyConfig::new(proxy::Node { name: name.clone(), pod_cidr: cluster_cidr });
     running.node("proxy", proxy::run(config, informers, || (), drain.clone()));
 
-    let identity = certs::kubelet(pki, name, *address)?;
-    let tls = control_plane::kubelet_tls(&[pki.ca_der()?], &identity)?;
+    let tls = control_plane::kubelet_tls(&pki.authorities()?, identity)?;
     let client = client_for(server, &format!("system:node:{name}"), &["system:nodes"]);
     let config = kubelet::Config {
         root_dir: data.join("kubelet"),
@@ -195,9 +227,14 @@ async fn start_node(
     Ok(())
 }
 
-fn settings(options: &Up, pki: &Pki, host: &Host) -> Result<Settings> {
-    let certificates = certs::apiserver(pki, &host.name, host.address, &options.service_cluster_ip_range)?;
-    let authority = pki.ca_der()?;
+fn settings(
+    options: &Up,
+    pki: &Pki,
+    host: &Host,
+    certificates: &certs::ApiServerShown,
+    front_proxy: FrontProxy,
+) -> Result<Settings> {
+    let authorities = pki.authorities()?;
     Ok(Settings {
         listen: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port),
         advertise_address: host.address,
@@ -207,11 +244,11 @@ fn settings(options: &Up, pki: &Pki, host: &Host) -> Result<Settings> {
         service_account_key: pki.service_account_key()?,
         service_account_key_files: Vec::new(),
         service_account_issuer: ISSUER.into(),
-        client_ca: vec![authority.clone()],
-        kubelet_ca: vec![authority],
-        serving: certificates.serving,
-        kubelet_client: certificates.kubelet_client,
-        front_proxy: Some(certs::front_proxy(&host.data.join("pki"))?),
+        client_ca: authorities.clone(),
+        kubelet_ca: authorities,
+        serving: certificates.serving.clone(),
+        kubelet_client: certificates.kubelet_client.clone(),
+        front_proxy: Some(front_proxy),
     })
 }
 
