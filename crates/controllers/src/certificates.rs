@@ -143,17 +143,23 @@ impl Reconciler for Certificates {
                 let Some(signing) = &self.signing else { return Ok(Next::OnChange) };
                 let certificate = signing.sign(&request.spec, Timestamp::now()).map_err(ReconcileError::other)?;
                 let encoded = json!(k8s_openapi::ByteString(certificate.into_bytes()));
-                self.write(&request, "status", |status| status["certificate"] = encoded).await?;
+                self.write(&request, "status", |status| set(status, "certificate", encoded)).await?;
             }
         }
         Ok(Next::OnChange)
     }
 }
 
+fn set(status: &mut Value, field: &str, value: Value) {
+    if let Some(status) = status.as_object_mut() {
+        status.insert(field.to_owned(), value);
+    }
+}
+
 fn add(status: &mut Value, condition: Value) {
     match status.get_mut("conditions").and_then(Value::as_array_mut) {
         Some(conditions) => conditions.push(condition),
-        None => status["conditions"] = json!([condition]),
+        None => set(status, "conditions", json!([condition])),
     }
 }
 
@@ -182,10 +188,9 @@ impl Certificates {
         change: impl FnOnce(&mut Value) + Send,
     ) -> Result<(), ReconcileError> {
         let mut object = serde_json::to_value(request).map_err(ReconcileError::other)?;
-        if object.get("status").is_none_or(Value::is_null) {
-            object["status"] = json!({});
-        }
-        change(&mut object["status"]);
+        let mut status = object.get("status").filter(|status| status.is_object()).cloned().unwrap_or_else(|| json!({}));
+        change(&mut status);
+        set(&mut object, "status", status);
         let name = request.metadata.name.as_deref().unwrap_or_default();
         self.ask("PUT", &format!("{PATH}/{name}/{part}"), &object).await.map(drop)
     }
