@@ -112,7 +112,8 @@ impl Reconciler for Certificates {
     async fn reconcile(&self, key: &Key) -> Result<Next, ReconcileError> {
         let Some(request) = self.requests.get(key) else { return Ok(Next::OnChange) };
         let condition = |kind: &str, reason: &str, message: &str| {
-            let now = Timestamp::now().to_string();
+            // Fractions of a second would be lost when it is written again, which is a change that nobody may make.
+            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastUpdateTime": now})
         };
         match plan(&request, self.signing.is_some(), Timestamp::now()) {
