@@ -71,7 +71,7 @@ async fn discover(client: &kube::Client) -> Vec<Served> {
     let mut retry = std::time::Duration::from_millis(50);
     loop {
         match discovery::deletable(client).await {
-            Ok(mut served) => {
+            Ok(discovery::Discovered { mut served, .. }) => {
                 served.retain(|served| served.supports(&[verbs::WATCH]) && served.resource.kind != "Event");
                 return served;
             }

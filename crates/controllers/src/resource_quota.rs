@@ -67,7 +67,7 @@ impl Reconciler for ResourceQuotas {
         let Some(seen) = quota.data.as_object().cloned() else { return Ok(Next::OnChange) };
         let mut used = Amounts::new();
         let hard = amounts(&seen, &["spec", "hard"]);
-        for served in discovery::deletable(&self.client).await?.into_iter().filter(|served| served.namespaced) {
+        for served in discovery::deletable(&self.client).await?.served.into_iter().filter(|served| served.namespaced) {
             let Some(counted) = Counted::new(&served.resource.group, &served.resource.plural) else { continue };
             let names: Vec<&str> = hard.keys().map(String::as_str).filter(|name| counted.uses(name)).collect();
             if !names.is_empty() {

@@ -21,11 +21,13 @@ pub(super) struct Remaining {
     finalizers: BTreeMap<String, usize>,
     /// The longest time a pod may still take.
     grace_seconds: u64,
+    /// Groups and versions whose own API server does not answer: what of them is here, nobody knows.
+    unknown: Vec<String>,
 }
 
 impl Remaining {
     pub(super) fn is_empty(&self) -> bool {
-        self.resources.is_empty()
+        self.resources.is_empty() && self.unknown.is_empty()
     }
 
     /// For content whose end no watch of ours shows.
@@ -48,13 +50,14 @@ impl Remaining {
 pub(super) async fn delete(client: &kube::Client, namespace: &str) -> Result<Remaining, ReconcileError> {
     let mut remaining = Remaining::default();
     let mut failed = None;
-    let all = discovery::deletable(client).await?;
+    let discovery::Discovered { served: all, stale } = discovery::deletable(client).await?;
     let (pods, rest): (Vec<&Served>, Vec<&Served>) =
         all.iter().filter(|served| served.namespaced).partition(|served| is_pods(&served.resource));
     for served in pods {
         delete_all(client, namespace, served, &mut remaining).await?;
     }
-    if !remaining.is_empty() {
+    remaining.unknown = stale;
+    if !remaining.resources.is_empty() {
         return Ok(remaining);
     }
     for served in rest {
@@ -126,6 +129,14 @@ pub(super) fn with_conditions(
         ReconcileError::Api(error) => pod_control::reason(error),
         other => other.to_string(),
     });
+    let unknown = outcome.as_ref().map(|remaining| remaining.unknown.as_slice()).unwrap_or_default();
+    let unknown = (!unknown.is_empty()).then(|| {
+        let all: Vec<String> = unknown.iter().map(|one| format!("{one}: stale GroupVersion discovery: {one}")).collect();
+        let all = format!("unable to retrieve the complete list of server APIs: {}", all.join(", "));
+        ("DiscoveryFailed", format!("Discovery failed for some groups, {} failing: {all}", unknown.len()))
+    });
+    let discovered = ("ResourcesDiscovered", "All resources successfully discovered");
+    set(conditions, "NamespaceDeletionDiscoveryFailure", unknown, discovered, now);
     set(
         conditions,
         "NamespaceDeletionContentFailure",
