@@ -1,5 +1,7 @@
 //! A cluster is shared: many ask at once for what there is only so much of, and some ask for what is not theirs.
 
+#![allow(clippy::indexing_slicing)] // Answers of the API are taken apart as they are.
+
 mod support;
 
 use std::collections::HashSet;

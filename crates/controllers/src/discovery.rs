@@ -101,9 +101,7 @@ mod tests {
 
     #[test]
     fn the_preferred_version_counts_and_a_server_that_is_gone_keeps_nobody_from_the_rest() {
-        let resource = |plural: &str, scope: &str| {
-            json!({"resource": plural, "scope": scope, "responseKind": {"kind": "K"}, "verbs": ["list", "delete"]})
-        };
+        let resource = |plural: &str, scope: &str| json!({"resource": plural, "scope": scope, "responseKind": {"kind": "K"}, "verbs": ["list", "delete"]});
         let list = json!({"kind": "APIGroupDiscoveryList", "items": [
             {"metadata": {"name": "autoscaling"}, "versions": [
                 {"version": "v2", "freshness": "Current", "resources": [resource("scalers", "Namespaced")]},

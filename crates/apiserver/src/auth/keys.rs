@@ -42,7 +42,7 @@ pub struct ServiceAccountKeys {
 
 enum Pair {
     Rsa(Box<RsaKeyPair>),
-    Elliptic(EcdsaKeyPair),
+    Elliptic(Box<EcdsaKeyPair>),
 }
 
 impl ServiceAccountKeys {
@@ -114,7 +114,7 @@ fn private(kind: SectionKind, der: &[u8]) -> Option<(Pair, Vec<u8>)> {
             |(curve, algorithm)| {
                 let pair = EcdsaKeyPair::from_pkcs8(algorithm, &pkcs8(curve), &SystemRandom::new()).ok()?;
                 let public = public_info(curve, pair.public_key().as_ref());
-                Some((Pair::Elliptic(pair), public))
+                Some((Pair::Elliptic(Box::new(pair)), public))
             },
         )
     };
@@ -213,7 +213,8 @@ mod tests {
                 assert!(keys.signed(&parsed));
                 assert!(!other.signed(&parsed));
                 for believed in forms.iter().chain([&public]) {
-                    let believer = ServiceAccountKeys::read(&pem("PRIVATE KEY", &elliptic()), &[believed.clone()]);
+                    let believer =
+                        ServiceAccountKeys::read(&pem("PRIVATE KEY", &elliptic()), std::slice::from_ref(believed));
                     assert!(believer.unwrap().signed(&parsed));
                 }
                 let published = keys.published();

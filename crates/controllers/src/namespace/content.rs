@@ -131,7 +131,8 @@ pub(super) fn with_conditions(
     });
     let unknown = outcome.as_ref().map(|remaining| remaining.unknown.as_slice()).unwrap_or_default();
     let unknown = (!unknown.is_empty()).then(|| {
-        let all: Vec<String> = unknown.iter().map(|one| format!("{one}: stale GroupVersion discovery: {one}")).collect();
+        let all: Vec<String> =
+            unknown.iter().map(|one| format!("{one}: stale GroupVersion discovery: {one}")).collect();
         let all = format!("unable to retrieve the complete list of server APIs: {}", all.join(", "));
         ("DiscoveryFailed", format!("Discovery failed for some groups, {} failing: {all}", unknown.len()))
     });
