@@ -153,8 +153,16 @@ impl Chain {
                 continue;
             }
             chain.names.push(entry.name);
+            let own = configuration(settings, entry.name);
+            // Neither is an option: without them webhooks would be asked as nobody, or not at all.
+            let unsupported = ["kubeConfigFile", "staticManifestsDir"].into_iter().find(|field| {
+                entry.name.ends_with("AdmissionWebhook") && own.and_then(|own| own.get(field)?.as_str()) > Some("")
+            });
+            if let Some(field) = unsupported {
+                return Err(AdmissionError::Configuration(entry.name, format!("{field} is not supported")));
+            }
             if let Some(make) = entry.make {
-                let made = make(configuration(settings, entry.name));
+                let made = make(own);
                 chain.plugins.push(made.map_err(|why| AdmissionError::Configuration(entry.name, why))?);
             }
         }
@@ -194,6 +202,20 @@ mod tests {
             (Err(error), Err(why)) => assert_eq!(error.to_string(), why),
             (chain, want) => panic!("{:?} instead of {want:?}", chain.map(|chain| chain.names)),
         }
+    }
+
+    #[test]
+    fn what_webhooks_would_be_asked_with_is_not_passed_over() {
+        let own = |configuration: Value| AdmissionSettings {
+            configuration: Some(serde_json::json!({"plugins": [
+                {"name": "MutatingAdmissionWebhook", "configuration": configuration},
+            ]})),
+            ..AdmissionSettings::default()
+        };
+        let error = Chain::new(&own(serde_json::json!({"kubeConfigFile": "/a"}))).err().map(|error| error.to_string());
+        let why = "the configuration of the admission plugin MutatingAdmissionWebhook cannot be used: kubeConfigFile is not supported";
+        assert_eq!(error.as_deref(), Some(why));
+        assert!(Chain::new(&own(serde_json::json!({"kubeConfigFile": ""}))).is_ok());
     }
 
     #[test]
