@@ -147,15 +147,21 @@ impl Examine for Definition {
         let fitted = self.fit(object.clone());
         let is_plain = is_stored_version && fitted == object;
         let value = Value::Object(fitted);
-        let selectable = self.versions.iter().flat_map(|version| &version.selectable);
-        let fields = selectable.flat_map(|(name, path)| {
-            let text = match path.find(&value).first() {
+        let fields = self.versions.iter().flat_map(|version| version.selectable_texts(&value));
+        (Texts::new(fields.flat_map(|(name, text)| [name.to_owned(), text])), is_plain)
+    }
+}
+
+impl Version {
+    /// The selectable fields of an object of this version, each with what it holds.
+    pub(crate) fn selectable_texts<'a>(&'a self, object: &'a Value) -> impl Iterator<Item = (&'a str, String)> {
+        self.selectable.iter().map(|(name, path)| {
+            let text = match path.find(object).first() {
                 None | Some(Value::Null) => String::new(),
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => other.to_string(),
             };
-            [name.clone(), text]
-        });
-        (Texts::new(fields), is_plain)
+            (name.as_str(), text)
+        })
     }
 }

@@ -58,7 +58,7 @@ impl Events {
         }
     }
 
-    async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    async fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Result<Value> {
         while let Some(event) = self.next().await? {
             if wanted(&event) {
                 return Ok(event);
@@ -259,6 +259,7 @@ async fn a_webhook_converts_what_is_read_and_written() -> Result<()> {
         version("v1", true, json!({"where": text()})),
         version("v2", false, json!({"host": text(), "port": text()})),
     ]));
+    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".spec.host"}]);
     definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": ["v1"],
         "clientConfig": {"url": format!("https://localhost:{port}/convert"), "caBundle": bundle},
@@ -279,6 +280,33 @@ async fn a_webhook_converts_what_is_read_and_written() -> Result<()> {
     let path = "/apis/example.com/v2/namespaces/default/widgets/a";
     let (code, patched) = api.json(&format!("PATCH {path}"), &PATCH, Some(&patch)).await?;
     assert_eq!((code, &patched["spec"]), (200, &json!({"host": "x", "port": "9"})));
+    // What only the other version has can be selected by.
+    create(&api, "v1", "c", json!({"where": "y:3"})).await?;
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().into_iter().flatten();
+        items.filter_map(|item| item["metadata"]["name"].as_str()).map(ToOwned::to_owned).collect()
+    };
+    const OF_Y: &str = "/apis/example.com/v2/namespaces/default/widgets?fieldSelector=spec.host%3Dy";
+    let (_, list) = api.json(&format!("GET {OF_Y}"), &[], None).await?;
+    assert_eq!(names(&list), ["b", "c"]);
+    let (_, list) = api.json(&format!("GET {OF_Y}&limit=1"), &[], None).await?;
+    assert_eq!(names(&list), ["b"]);
+    let next = list["metadata"]["continue"].as_str().unwrap_or_default();
+    let (_, list) = api.json(&format!("GET {OF_Y}&limit=1&continue={next}"), &[], None).await?;
+    assert_eq!((names(&list), &list["metadata"]["continue"]), (vec!["c".to_owned()], &json!("")));
+    let mut of_y = Events::of(&api, &format!("{OF_Y}&watch=true")).await?;
+    let leaving = json!({"spec": {"host": "z"}});
+    api.json(&format!("PATCH {}/c", path.trim_end_matches("/a")), &PATCH, Some(&leaving)).await?;
+    let mut told = Vec::new();
+    let last = of_y.until(|event| {
+        told.push(format!("{} {}", event["type"], event["object"]["metadata"]["name"]));
+        event["type"] == "DELETED"
+    });
+    last.await?;
+    assert_eq!(told, ["\"ADDED\" \"b\"", "\"ADDED\" \"c\"", "\"DELETED\" \"c\""]);
+    api.json(&format!("DELETE {OF_Y}"), &[], None).await?;
+    let (_, list) = api.json("GET /apis/example.com/v1/widgets", &[], None).await?;
+    assert_eq!(names(&list), ["a", "c"]);
     // One that is not there fails what needs it, and nothing else.
     let gone = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"url": "https://localhost:1/convert"}}}}});
     let mut ended = Events::of(&api, "/apis/example.com/v1/widgets?watch=true").await?;

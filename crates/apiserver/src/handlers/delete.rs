@@ -126,7 +126,10 @@ pub(super) async fn collection(
     server.feed.current().await.map_err(crate::server::store_error)?;
     let snapshot = writer.cache()?.snapshot();
     let mut items = Vec::new();
-    for stored in snapshot.objects.values().filter(|stored| selection.matches(stored)) {
+    for stored in snapshot.objects.values() {
+        if !selection.selects(server, served, stored).await? {
+            continue;
+        }
         match writer.delete(stored.namespace(), stored.name(), &options).await {
             Ok(Deleted::Gone(object) | Deleted::Pending(object)) => items.push(Value::Object(object)),
             Err(error) if error.code == 404 => (),

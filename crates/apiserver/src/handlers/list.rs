@@ -1,10 +1,11 @@
 //! LIST: a consistent snapshot, selected and cut into pages.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
-use api::ApiError;
 use api::selector::{FieldSelector, Selector};
+use api::{ApiError, Object};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{encode, options, splice};
 use crate::convert;
+use crate::custom::Conversion;
 use crate::http::{Body, Encoding, Form, respond, respond_body};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -25,6 +27,8 @@ pub(super) struct Selection {
     pub(super) prefix: String,
     pub(super) labels: Selector,
     pub(super) fields: FieldSelector,
+    /// Fields of a version that only a webhook can make of what is stored: they are looked at once it has.
+    converted: FieldSelector,
 }
 
 impl Selection {
@@ -42,9 +46,14 @@ impl Selection {
         for requirement in &fields.0 {
             check_field(served, &requirement.field)?;
         }
+        let is_converted = !served.is_storage_version()
+            && served.custom().is_some_and(|custom| matches!(custom.definition.conversion, Conversion::Webhook(..)));
+        let is_late = |field: &str| is_converted && !field.starts_with("metadata.");
+        let (converted, fields) = fields.0.into_iter().partition(|requirement| is_late(&requirement.field));
+        let (converted, fields) = (FieldSelector(converted), FieldSelector(fields));
         let namespaced = served.info.namespaced && !context.info.namespace.is_empty();
         let prefix = if namespaced { format!("{}/", context.info.namespace) } else { String::new() };
-        Ok(Self { prefix, labels, fields })
+        Ok(Self { prefix, labels, fields, converted })
     }
 
     pub(super) fn matches(&self, stored: &Stored) -> bool {
@@ -53,8 +62,27 @@ impl Selection {
             && self.fields.matches(|field| stored.field(field))
     }
 
+    /// The same, after conversion where it takes one.
+    pub(super) async fn selects(&self, server: &ApiServer, served: &Served, stored: &Stored) -> Result<bool, ApiError> {
+        if !self.is_converted() || !self.matches(stored) {
+            return Ok(self.matches(stored));
+        }
+        Ok(self.matches_converted(served, &convert::from_storage(server, served, stored).await?))
+    }
+
+    fn matches_converted(&self, served: &Served, object: &Object) -> bool {
+        let Some(custom) = served.custom() else { return true };
+        let value = Value::Object(object.clone());
+        let texts: BTreeMap<&str, String> = custom.version().selectable_texts(&value).collect();
+        self.converted.matches(|field| texts.get(field).map_or("", String::as_str))
+    }
+
+    pub(super) fn is_converted(&self) -> bool {
+        !self.converted.is_everything()
+    }
+
     fn is_everything(&self) -> bool {
-        self.labels.is_everything() && self.fields.is_everything()
+        self.labels.is_everything() && self.fields.is_everything() && self.converted.is_everything()
     }
 }
 
@@ -109,7 +137,9 @@ pub(super) async fn answer(
     let accept = context.accept()?;
     options::check(&context.query, false)?;
     let selection = Selection::of(served, context)?;
-    let page = page(server, served, context, &selection).await?;
+    let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
+    let is_late = selection.is_converted();
+    let mut page = page(server, served, context, &selection, if is_late { 0 } else { limit }).await?;
     let is_plain = || page.items.iter().all(|item| item.is_plain);
     if accept.form == Form::Whole && served.is_storage_version() && is_plain() {
         let meta = list_meta(served, &page);
@@ -121,7 +151,14 @@ pub(super) async fn answer(
             _ => (),
         }
     }
-    let objects = convert::list_from_storage(server, served, page.items.iter().map(|stored| &**stored)).await?;
+    let mut objects = convert::list_from_storage(server, served, page.items.iter().map(|stored| &**stored)).await?;
+    if is_late {
+        let mut selected = objects.iter().map(|object| selection.matches_converted(served, object));
+        page.items.retain(|_| selected.next().unwrap_or_default());
+        objects.retain(|object| selection.matches_converted(served, object));
+        page = cut(page.revision, page.items.into_iter(), limit, &selection);
+        objects.truncate(page.items.len());
+    }
     let mut meta = list_meta(served, &page);
     if let (Form::Table, None, Some(meta)) = (accept.form, &page.next, meta.as_object_mut()) {
         meta.remove("continue");
@@ -149,9 +186,9 @@ async fn page(
     served: &Served,
     context: &Context,
     selection: &Selection,
+    limit: usize,
 ) -> Result<Page, ApiError> {
     let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
-    let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
     if let Some(token) = context.query.get("continue") {
         if context.query.get("resourceVersion").is_some_and(|version| version != "0") {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));

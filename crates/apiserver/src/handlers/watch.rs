@@ -138,7 +138,9 @@ impl Session {
         while !chunk.is_full()
             && let Some(stored) = self.state.pop()
         {
-            chunk.push(self.watcher.added(&stored).await);
+            if self.watcher.selects(&stored).await {
+                chunk.push(self.watcher.added(&stored).await);
+            }
         }
         if let Some(events) = chunk.take() {
             return Some(events);
@@ -239,6 +241,13 @@ impl Watcher {
         selected
     }
 
+    /// What cannot be converted is told to the watcher as an error, not kept from it.
+    async fn selects(&self, stored: &Stored) -> bool {
+        self.selection.matches(stored)
+            && (!self.selection.is_converted()
+                || Box::pin(self.selection.selects(&self.server, &self.served, stored)).await.unwrap_or(true))
+    }
+
     async fn added(&self, stored: &Stored) -> Bytes {
         match self.plain(stored) {
             Some(Encoding::Protobuf) => self.sealed(EventType::Added, stored),
@@ -249,8 +258,11 @@ impl Watcher {
 
     /// What this watcher sees of a change: an object that enters its selection is added, one that leaves is deleted.
     async fn seen(&self, change: &Change) -> Option<Bytes> {
-        let before = change.previous.as_ref().is_some_and(|previous| self.selection.matches(previous));
-        let now = !change.deleted && self.selection.matches(&change.object);
+        let before = match &change.previous {
+            Some(previous) => self.selects(previous).await,
+            None => false,
+        };
+        let now = !change.deleted && self.selects(&change.object).await;
         let kind = match (before, now) {
             (false, false) => return None,
             (false, true) => EventType::Added,
