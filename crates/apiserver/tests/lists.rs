@@ -83,11 +83,13 @@ async fn watch(api: &Api, path: &str, count: usize) -> Result<Vec<String>> {
     let mut seen = Vec::new();
     while seen.len() < count {
         let frame = body.frame().await.context("an event")?.map_err(|error| anyhow::anyhow!(error))?;
-        let event: Value = serde_json::from_slice(&frame.into_data().ok().context("data")?)?;
-        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
-        let end = text("/object/metadata/annotations/k8s.io~1initial-events-end").map(|_| "end");
-        let name = end.or_else(|| text("/object/metadata/name")).unwrap_or("-");
-        seen.push(format!("{} {name}", text("/type").unwrap_or_default()));
+        for line in frame.into_data().ok().context("data")?.split_inclusive(|byte| *byte == b'\n') {
+            let event: Value = serde_json::from_slice(line)?;
+            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+            let end = text("/object/metadata/annotations/k8s.io~1initial-events-end").map(|_| "end");
+            let name = end.or_else(|| text("/object/metadata/name")).unwrap_or("-");
+            seen.push(format!("{} {name}", text("/type").unwrap_or_default()));
+        }
     }
     Ok(seen)
 }

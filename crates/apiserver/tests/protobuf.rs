@@ -132,15 +132,17 @@ async fn watches_are_framed() -> Result<()> {
             api.call(&format!("DELETE {MAPS}/x"), &[], "").await?;
         }
         let frame = body.frame().await.context("a frame")?.map_err(|e| anyhow::anyhow!(e))?;
-        let bytes = frame.into_data().ok().context("data")?;
-        let (length, event) = bytes.split_at(4);
-        assert_eq!(u32::from_be_bytes(length.try_into()?) as usize, event.len());
-        // WatchEvent { type = 1, object = 2 { raw = 1 } }
-        let kind_length = usize::from(event[1]);
-        let kind = String::from_utf8(event[2..2 + kind_length].to_vec())?;
-        let start = event.windows(4).position(|window| window == b"k8s\0").context("an envelope")?;
-        let object = open(&event[start..])?;
-        seen.push(format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or("-")));
+        let mut bytes = frame.into_data().ok().context("data")?;
+        while !bytes.is_empty() {
+            let length = u32::from_be_bytes(bytes.split_to(4).as_ref().try_into()?);
+            let event = bytes.split_to(length as usize);
+            // WatchEvent { type = 1, object = 2 { raw = 1 } }
+            let kind_length = usize::from(event[1]);
+            let kind = String::from_utf8(event[2..2 + kind_length].to_vec())?;
+            let start = event.windows(4).position(|window| window == b"k8s\0").context("an envelope")?;
+            let object = open(&event[start..])?;
+            seen.push(format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or("-")));
+        }
     }
     assert_eq!(seen, ["ADDED x", "BOOKMARK -", "MODIFIED x", "DELETED x"]);
     Ok(())
