@@ -68,7 +68,7 @@ async fn prepare(server: &Server) -> Result<()> {
     for user in ["flood", "calm"] {
         let binding = json!({
             "metadata": {"name": user},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
         });
         client.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await?;
