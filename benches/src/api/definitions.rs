@@ -73,13 +73,14 @@ impl Events {
             while let Some(end) = memchr::memchr(b'\n', &self.rest) {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 let event: Value = serde_json::from_slice(&line)?;
-                let object = &event["object"];
-                let conditions = object["status"]["conditions"].as_array();
+                let text =
+                    |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+                let conditions = event.pointer("/object/status/conditions").and_then(Value::as_array);
                 let is_established = conditions
                     .into_iter()
                     .flatten()
-                    .any(|condition| condition["type"] == "Established" && condition["status"] == "True");
-                if is_established && object["metadata"]["name"] == name {
+                    .any(|condition| text(condition, "type") == "Established" && text(condition, "status") == "True");
+                if is_established && event.pointer("/object/metadata").is_some_and(|meta| text(meta, "name") == name) {
                     return Ok(());
                 }
             }
