@@ -17,11 +17,13 @@ pub(super) struct Gathered<S> {
     waiting: BytesMut,
     /// Otherwise everything is passed on at once, for those who do not flush.
     is_gathering: bool,
+    /// A flush has let the other tasks go first: those that were woken together write together.
+    has_waited: bool,
 }
 
 impl<S: AsyncWrite + Unpin> Gathered<S> {
     pub(super) fn new(stream: S, is_gathering: bool) -> Self {
-        Self { stream, waiting: BytesMut::new(), is_gathering }
+        Self { stream, waiting: BytesMut::new(), is_gathering, has_waited: false }
     }
 
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -82,7 +84,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if !this.waiting.is_empty() && !std::mem::replace(&mut this.has_waited, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         ready!(this.poll_drain(context))?;
+        this.has_waited = false;
         Pin::new(&mut this.stream).poll_flush(context)
     }
 
