@@ -16,11 +16,6 @@ use super::width::Width;
 
 /// How long a request is thought to take before it has.
 const ESTIMATED: f64 = 0.003;
-/// One seat in so many is there beside the others, for a flow that has next to nothing: what a list takes is an estimate, and often
-/// all seats are lists'. Upstream makes such a flow wait until one of them is done.
-const SPARE: usize = 8;
-/// Next to nothing.
-const LIGHT: usize = 2;
 
 /// What a level does with what it cannot take at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,21 +215,18 @@ impl QueueSet {
         };
         let index = self.choose(hash, queues, hand_size);
         let (full, r) = (self.seats_in_use >= self.limit, self.r);
-        let fits = self.waiting == 0 && self.fits(seats);
-        let has_spare = seats == 1 && self.seats_in_use < self.limit + self.limit / SPARE;
-        let mut goes_on = fits;
+        let goes_on = self.waiting == 0 && self.fits(seats);
         let Some(queue) = self.queues.get_mut(index).filter(|queue| !full || queue.waiting.len() < length) else {
             self.rejected += 1;
             return Start::Rejected("queue-full");
         };
-        goes_on |= has_spare && queue.waiting.is_empty() && queue.seats_in_use < LIGHT;
         if queue.is_idle() {
             queue.next_dispatch_r = r;
             self.active += 1;
         }
         request.queue = Some(index);
         if goes_on {
-            // Nobody is before it that it could keep waiting.
+            // Nobody is before it, so that there is nothing to compare.
             self.robin = index;
             let id = self.requests.insert(request);
             self.limit_width(id);

@@ -166,24 +166,6 @@ fn a_wide_request_waits_until_all_of_it_fits_and_is_not_passed() {
 }
 
 #[test]
-fn a_light_flow_need_not_wait_for_wide_requests() {
-    let mut world = World::new(queues(2, 1, 50), 16);
-    for name in ["a", "b", "c", "d"] {
-        assert_eq!(world.come(name, 0, seats(4)), Ok(true));
-    }
-    assert_eq!(world.come("e", 0, seats(4)), Ok(false));
-    assert_eq!(world.come("more", 0, Width::ONE), Ok(false), "its flow has a lot");
-    assert_eq!(world.come("light", 1, Width::ONE), Ok(true));
-    assert_eq!(world.come("again", 1, Width::ONE), Ok(true));
-    assert_eq!(world.come("third", 1, Width::ONE), Ok(false), "there is no more to spare");
-    world.finish("light");
-    world.finish("again");
-    assert_eq!(world.woken(), [""; 0]);
-    world.finish("a");
-    assert!(world.woken().contains(&"third".to_owned()));
-}
-
-#[test]
 fn a_write_keeps_its_seats_while_its_watchers_are_told() {
     let mut world = World::new(queues(1, 1, 10), 4);
     let write = Width { initial: 1, last: 4, extra: 5 * MILLI };

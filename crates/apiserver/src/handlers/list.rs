@@ -64,8 +64,11 @@ impl Selection {
 
     /// The same, after conversion where it takes one.
     pub(super) async fn selects(&self, server: &ApiServer, served: &Served, stored: &Stored) -> Result<bool, ApiError> {
-        if !self.is_converted() || !self.matches(stored) {
-            return Ok(self.matches(stored));
+        if !self.matches(stored) {
+            return Ok(false);
+        }
+        if !self.is_converted() {
+            return Ok(true);
         }
         Ok(self.matches_converted(served, &convert::from_storage(server, served, stored).await?))
     }
