@@ -69,9 +69,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2<S> {
         while self.read.len() < 9 {
             self.more().await?;
         }
-        let mut head = self.read.split_to(9);
+        let mut head = self.read.get(..9).unwrap_or_default();
         let len = usize::try_from(head.get_uint(3))?;
         let (kind, flags, stream) = (head.get_u8(), head.get_u8(), head.get_u32());
+        self.read.advance(9);
         while self.read.len() < len {
             self.more().await?;
         }

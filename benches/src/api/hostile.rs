@@ -22,6 +22,8 @@ use crate::report::{Latencies, Report, megabytes, milliseconds};
 /// Well-behaved clients, and how much each asks.
 const CLIENTS: usize = 8;
 const GETS: usize = 1000;
+/// Between what one of them asks: the others are to be felt, not how busy these keep the machine themselves.
+const THINK: Duration = Duration::from_millis(2);
 /// Attackers of each kind that sends bodies.
 const ATTACKERS: usize = 2;
 /// Between what one of them sends: it is what is sent that does the harm here, not how much.
@@ -158,6 +160,7 @@ pub(super) async fn gets(server: &Server) -> Result<Latencies> {
                 let begun = Instant::now();
                 client.get(&format!("{NAMESPACE}/configmaps/calm"), "application/json").await?;
                 latencies.push(begun.elapsed());
+                sleep(THINK).await;
             }
             Ok(latencies)
         });

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::Method;
+use memchr::memmem::Finder;
 use serde_json::json;
 use tokio::{sync::Barrier, task::JoinSet};
 
@@ -88,6 +89,7 @@ async fn watch(server: Arc<(String, Arc<Trust>)>, epoch: Instant, ready: Arc<Bar
     connection.send(&requests).await?;
     let mut begun = 0;
     let mut latencies = Vec::with_capacity(WRITES * TOGETHER);
+    let marks = Finder::new(MARK);
     let mut rests: Vec<Vec<u8>> = vec![Vec::new(); TOGETHER];
     while latencies.len() < WRITES * TOGETHER {
         let Some(frame) = connection.next().await? else { continue };
@@ -100,21 +102,27 @@ async fn watch(server: Arc<(String, Arc<Trust>)>, epoch: Instant, ready: Arc<Bar
             continue;
         }
         let rest = rests.get_mut(frame.stream as usize / 2).context("a stream nobody opened")?;
-        rest.extend_from_slice(&frame.payload);
-        let mut whole = 0;
-        while let Some(length) = memchr::memchr(b'\n', rest.get(whole..).unwrap_or_default()) {
-            latencies.push(since(epoch, rest.get(whole..whole + length).unwrap_or_default())?);
-            whole += length + 1;
+        let (mut events, now) = (&*frame.payload, epoch.elapsed());
+        while let Some(end) = memchr::memchr(b'\n', events) {
+            let (last, others) = events.split_at(end + 1);
+            events = others;
+            if rest.is_empty() {
+                latencies.push(now.saturating_sub(written(&marks, last)?));
+            } else {
+                rest.extend_from_slice(last);
+                latencies.push(now.saturating_sub(written(&marks, rest)?));
+                rest.clear();
+            }
         }
-        rest.drain(..whole);
+        rest.extend_from_slice(events);
     }
     Ok(latencies)
 }
 
-fn since(epoch: Instant, event: &[u8]) -> Result<Duration> {
-    let at = memchr::memmem::find(event, MARK);
+/// When the object of an event was written.
+fn written(marks: &Finder<'_>, event: &[u8]) -> Result<Duration> {
+    let at = marks.find(event);
     let at = at.with_context(|| format!("an event without its time: {}", String::from_utf8_lossy(event)))?;
     let digits = event.get(at + MARK.len()..).and_then(|rest| rest.get(..DIGITS)).context("a time cut short")?;
-    let written: u64 = std::str::from_utf8(digits)?.parse()?;
-    Ok(epoch.elapsed().saturating_sub(Duration::from_nanos(written)))
+    Ok(Duration::from_nanos(std::str::from_utf8(digits)?.parse()?))
 }

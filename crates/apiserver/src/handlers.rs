@@ -26,6 +26,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::Value;
 
 pub(crate) use self::delete::DeleteOptions;
+pub(crate) use self::watch::Views;
 pub(crate) use self::write::{Writer, now};
 use crate::convert;
 use crate::http::{self, Body, respond};

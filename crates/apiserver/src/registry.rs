@@ -13,6 +13,7 @@ use api::schema::{self, Type};
 use tokio_util::sync::CancellationToken;
 
 use crate::custom::Custom;
+use crate::handlers::Views;
 use crate::storage::{Cache, Feed, PREFIX};
 use crate::strategy::{self, Strategy};
 
@@ -28,6 +29,8 @@ pub(crate) struct Served {
     pub storage_version: String,
     /// Something else is served in its place from now on, or nothing: watches end.
     pub retired: CancellationToken,
+    /// What of it is watched.
+    pub views: Views,
 }
 
 /// Where the rules of a resource come from.
@@ -110,6 +113,7 @@ impl Registry {
                 cache,
                 storage_version,
                 retired: CancellationToken::new(),
+                views: Views::default(),
             }));
         }
         registry

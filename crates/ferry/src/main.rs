@@ -35,6 +35,10 @@ use crate::cli::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// After so many steps of tasks a worker looks whether anything has come from outside. Steps may be long: a client that asks for little
+/// is not to wait for sixty of those who ask for much.
+const POLLS_PER_LOOK: u32 = 16;
+
 fn main() -> ExitCode {
     // A shim must be single-threaded from its first instruction, and a CNI call is answered before anything is set up.
     let mut arguments = std::env::args_os().skip(1);
@@ -46,7 +50,8 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     allow_many_files();
-    let outcome = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from);
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let outcome = threads.enable_all().event_interval(POLLS_PER_LOOK).build().map_err(anyhow::Error::from);
     match outcome.and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{Custom, Definition, Version};
+use crate::handlers::Views;
 use crate::registry::{Registry, Schema, Served};
 use crate::storage::{Cache, Feed, Reading};
 
@@ -80,6 +81,7 @@ impl Resources {
                 cache: Some(cache.clone()),
                 storage_version: format!("{}/{storage}", definition.group),
                 retired: retired.clone(),
+                views: Views::default(),
             })
         };
         let versions = definition.versions.iter().enumerate();

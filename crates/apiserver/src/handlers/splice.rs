@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::{ApiError, protobuf};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use serde_json::Value;
 
 use crate::http::{Body, full, stream};
@@ -11,7 +12,7 @@ use crate::registry::Served;
 use crate::storage::Stored;
 
 /// A list is never in memory as a whole; this much of it is.
-const CHUNK: usize = 256 << 10;
+const CHUNK: usize = 128 << 10;
 /// Encoding is quick, but ten thousand objects are many: others get their turn.
 const TURN: usize = 64;
 
@@ -61,7 +62,14 @@ impl<W: Fn(&mut Vec<u8>, usize, &Stored) + Send + 'static> Chunks<W> {
     fn body(mut self) -> Body {
         match self.next() {
             Some(only) if self.tail.is_none() => full(only),
-            Some(first) => stream(futures::stream::iter(std::iter::once(first).chain(self).map(Ok))),
+            Some(first) => {
+                // After each, it is others' turn: a list must not keep a worker for as long as its client can read.
+                let chunks = futures::stream::iter(std::iter::once(first).chain(self));
+                stream(chunks.then(|chunk| async {
+                    tokio::task::yield_now().await;
+                    Ok(chunk)
+                }))
+            }
             None => full(Bytes::new()),
         }
     }

@@ -1,18 +1,21 @@
-//! WATCH: the changes of a resource as they happen; those that wait for the client go out as one chunk.
+//! WATCH: the changes of a resource as they happen; those that wait for the client go out as one chunk, and who asks the same is
+//! answered with the same bytes.
 
+use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::http::{HeaderValue, Response, header};
 use api::{ApiError, protobuf};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::list::Selection;
-use super::{encode, options, websocket};
+use super::{encode, options};
 use crate::convert;
 use crate::http::{Accept, Body, Encoding, Form, stream};
 use crate::pipeline::Context;
@@ -25,28 +28,41 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// What a chunk holds of small events.
 const CHUNK: usize = 32 << 10;
+/// So many views are not worth a look for those that nobody has any more.
+const FEW_VIEWS: usize = 64;
 
-/// What one watcher sees, and how it wants to see it.
-struct Watcher {
+/// What those who ask the same see, and how they want to see it.
+pub(crate) struct View {
     server: Arc<ApiServer>,
     served: Arc<Served>,
     selection: Selection,
     accept: Accept,
     include_object: Option<String>,
+    recent: Mutex<Option<Seen>>,
+}
+
+/// All views of a resource that somebody has, by what was asked.
+pub(crate) type Views = Mutex<HashMap<String, Weak<View>>>;
+
+/// What is seen of the changes from one place in the ring to another.
+#[derive(Clone)]
+struct Seen {
+    from: u64,
+    to: u64,
+    revision: i64,
+    /// Nothing, where none of them is selected.
+    chunk: Option<Bytes>,
 }
 
 /// A watch as its connection pulls it, a chunk at a time: there is no task and no queue between the ring of changes and the
 /// client, so one that does not read costs nothing but its place.
 struct Session {
-    watcher: Watcher,
-    /// A message of a WebSocket is one event.
-    is_one_by_one: bool,
+    view: Arc<View>,
     /// What there is at the beginning, the last first, with the revision it is of.
     state: Vec<Arc<Stored>>,
     /// The bookmark that ends the state, or the error that ends the watch.
     then: Option<Then>,
     place: Option<Place>,
-    changes: std::vec::IntoIter<Arc<Change>>,
     /// Up to here the client knows.
     told: i64,
     /// `None` where none are asked for.
@@ -83,24 +99,16 @@ pub(super) async fn answer(
     if asked != "0" {
         server.feed.current().await.map_err(store_error)?;
     }
-    let watcher = Watcher {
-        server: server.clone(),
-        served: served.clone(),
-        selection,
-        accept: accept.clone(),
-        include_object: query.get("includeObject").map(ToOwned::to_owned),
-    };
+    let view = View::of(server, served, context, selection, &accept);
     // Before the snapshot: a change between the two follows as an event.
     let applied = server.feed.applied();
     let timeout = query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
     let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let mut session = Session {
-        watcher,
-        is_one_by_one: websocket::is_asked(&context.headers),
+        view,
         state: Vec::new(),
         then: None,
         place: None,
-        changes: Vec::new().into_iter(),
         told: applied,
         bookmarks: bookmarks.then(|| tokio::time::interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY)),
         timeout: Box::pin(tokio::time::sleep(timeout)),
@@ -110,7 +118,7 @@ pub(super) async fn answer(
     match cache.watch_from(from) {
         Ok((place, snapshot)) => {
             if from.is_none() && initial_events != Some(false) {
-                session.state = session.watcher.state(&snapshot);
+                session.state = session.view.state(&snapshot);
                 let is_marked = initial_events == Some(true) && bookmarks;
                 session.then = is_marked.then(|| Then::Bookmark(snapshot.revision.max(applied)));
             }
@@ -134,37 +142,28 @@ pub(super) async fn answer(
 impl Session {
     /// The next events; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
-        let mut chunk = Chunk::new(self.is_one_by_one);
-        while !chunk.is_full()
+        let (mut events, mut size) = (Vec::new(), 0);
+        while size < CHUNK
             && let Some(stored) = self.state.pop()
         {
-            if self.watcher.selects(&stored).await {
-                chunk.push(self.watcher.added(&stored).await);
+            if self.view.selects(&stored).await {
+                let event = self.view.added(&stored).await;
+                size += event.len();
+                events.push(event);
             }
         }
-        if let Some(events) = chunk.take() {
-            return Some(events);
+        if let Some(chunk) = joined(events) {
+            return Some(chunk);
         }
         match self.then.take() {
-            Some(Then::Bookmark(revision)) => return Some(self.watcher.bookmark(revision, true)),
-            Some(Then::Fail(error)) => return Some(self.watcher.fail(&error)),
+            Some(Then::Bookmark(revision)) => return Some(self.view.bookmark(revision, true)),
+            Some(Then::Fail(error)) => return Some(self.view.fail(&error)),
             None => (),
         }
         let place = self.place.as_mut()?;
         loop {
-            while !chunk.is_full()
-                && let Some(change) = self.changes.next()
-            {
-                self.told = self.told.max(change.revision);
-                if let Some(event) = self.watcher.seen(&change).await {
-                    chunk.push(event);
-                }
-            }
-            if let Some(events) = chunk.take() {
-                return Some(events);
-            }
             // Read before the changes are: what a bookmark covers has then been sent.
-            let applied = self.watcher.server.feed.applied();
+            let applied = self.view.server.feed.applied();
             let due = async {
                 match &mut self.bookmarks {
                     Some(bookmarks) => bookmarks.tick().await,
@@ -182,18 +181,29 @@ impl Session {
                 () = &mut self.timeout => return None,
                 () = &mut self.drain => return None,
                 () = retired => return None,
-                changes = place.next() => match changes {
-                    Ok(changes) => self.changes = changes.into_iter(),
-                    Err(error) => {
-                        let told = self.watcher.fail(&error);
-                        self.place = None;
-                        return Some(told);
+                ready = place.ready() => {
+                    let seen = match ready {
+                        Ok(()) => self.view.look(place).await,
+                        Err(error) => Err(error),
+                    };
+                    match seen {
+                        Ok(seen) => {
+                            self.told = self.told.max(seen.revision);
+                            if seen.chunk.is_some() {
+                                return seen.chunk;
+                            }
+                        }
+                        Err(error) => {
+                            let told = self.view.fail(&error);
+                            self.place = None;
+                            return Some(told);
+                        }
                     }
-                },
+                }
                 _ = due => {
                     if applied > self.told && place.is_at_end() {
                         self.told = applied;
-                        return Some(self.watcher.bookmark(applied, false));
+                        return Some(self.view.bookmark(applied, false));
                     }
                 }
             }
@@ -202,37 +212,66 @@ impl Session {
 }
 
 /// Events that go out together. One alone is shared with all who watch, as it is.
-struct Chunk {
-    events: Vec<Bytes>,
-    size: usize,
-    /// Of so many bytes it is full.
-    limit: usize,
+fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
+    match events.len() {
+        0 | 1 => events.pop(),
+        _ => Some(events.concat().into()),
+    }
 }
 
-impl Chunk {
-    fn new(is_one_by_one: bool) -> Self {
-        Self { events: Vec::new(), size: 0, limit: if is_one_by_one { 1 } else { CHUNK } }
-    }
-
-    fn is_full(&self) -> bool {
-        self.size >= self.limit
-    }
-
-    fn push(&mut self, event: Bytes) {
-        self.size += event.len();
-        self.events.push(event);
-    }
-
-    fn take(&mut self) -> Option<Bytes> {
-        self.size = 0;
-        match self.events.len() {
-            0 | 1 => self.events.pop(),
-            _ => Some(std::mem::take(&mut self.events).concat().into()),
+impl View {
+    /// The view of whoever asked the same before, or a new one.
+    fn of(
+        server: &Arc<ApiServer>,
+        served: &Arc<Served>,
+        context: &Context,
+        selection: Selection,
+        accept: &Accept,
+    ) -> Arc<Self> {
+        let query = &context.query;
+        let include_object = query.get("includeObject");
+        let selectors = [query.get("labelSelector"), query.get("fieldSelector")];
+        let asked = format!("{:?}", (&selection.prefix, &context.info.name, selectors, accept, include_object));
+        let mut views = served.views.lock();
+        if let Some(view) = views.get(&asked).and_then(Weak::upgrade) {
+            return view;
         }
+        if views.len() >= FEW_VIEWS && views.len() == views.capacity() {
+            views.retain(|_, view| view.strong_count() > 0);
+        }
+        let view = Arc::new(Self {
+            server: server.clone(),
+            served: served.clone(),
+            selection,
+            accept: accept.clone(),
+            include_object: include_object.map(ToOwned::to_owned),
+            recent: Mutex::default(),
+        });
+        views.insert(asked, Arc::downgrade(&view));
+        view
     }
-}
 
-impl Watcher {
+    /// What there is to see from a place on, which moves past it. Others may have looked from there before.
+    async fn look(self: &Arc<Self>, place: &mut Place) -> Result<Seen, WatchError> {
+        let from = place.position();
+        let recent = self.recent.lock().clone().filter(|seen| seen.from == from);
+        if let Some(seen) = recent {
+            place.skip_to(seen.to);
+            return Ok(seen);
+        }
+        let changes = place.take()?;
+        let mut events = Vec::new();
+        for change in &changes {
+            events.extend(self.seen(change).await);
+        }
+        let revision = changes.last().map_or(0, |change| change.revision);
+        let seen = Seen { from, to: place.position(), revision, chunk: joined(events) };
+        if Arc::strong_count(self) > 1 {
+            *self.recent.lock() = Some(seen.clone());
+        }
+        Ok(seen)
+    }
+
     /// What this watcher is shown of what there is, the last first.
     fn state(&self, snapshot: &Snapshot) -> Vec<Arc<Stored>> {
         let selected = snapshot.objects.values().filter(|stored| self.selection.matches(stored));

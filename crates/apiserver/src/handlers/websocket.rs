@@ -17,9 +17,6 @@ use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
 
-/// The length before a protobuf event, which a message has of its own.
-const FRAME_LENGTH: usize = 4;
-
 /// The client wants to go on as a WebSocket.
 pub(crate) fn is_asked(headers: &HeaderMap) -> bool {
     let has = |name: header::HeaderName, wanted: &str| {
@@ -84,9 +81,11 @@ async fn carry(mut socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, m
                 Some(Ok(_)) => (),
             },
             frame = events.frame() => {
-                let Some(Ok(Ok(event))) = frame.map(|frame| frame.map(hyper::body::Frame::into_data)) else { break };
-                if socket.send(message(event, is_binary)).await.is_err() {
-                    return;
+                let Some(Ok(Ok(events))) = frame.map(|frame| frame.map(hyper::body::Frame::into_data)) else { break };
+                for message in messages(events, is_binary) {
+                    if socket.send(message).await.is_err() {
+                        return;
+                    }
                 }
             }
         }
@@ -95,10 +94,33 @@ async fn carry(mut socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, m
     let _ = socket.close(None).await;
 }
 
-fn message(mut event: Bytes, is_binary: bool) -> Message {
-    if is_binary {
-        event.advance(FRAME_LENGTH.min(event.len()));
-        return Message::Binary(event);
+/// The events of a chunk, each a message of its own.
+fn messages(mut events: Bytes, is_binary: bool) -> impl Iterator<Item = Message> {
+    std::iter::from_fn(move || {
+        if events.is_empty() {
+            return None;
+        }
+        if is_binary {
+            let length = events.try_get_u32().ok()?;
+            let length = usize::try_from(length).ok()?.min(events.len());
+            return Some(Message::Binary(events.split_to(length)));
+        }
+        let end = events.iter().position(|byte| *byte == b'\n').map_or(events.len(), |end| end + 1);
+        Some(Message::text(String::from_utf8_lossy(&events.split_to(end)).trim_end()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_of_a_chunk_is_a_message() {
+        let texts = |events: &'static [u8], is_binary| -> Vec<Vec<u8>> {
+            messages(Bytes::from_static(events), is_binary).map(|message| message.into_data().to_vec()).collect()
+        };
+        assert_eq!(texts(b"{\"a\":1}\n{\"b\":2}\n", false), [&b"{\"a\":1}"[..], b"{\"b\":2}"]);
+        assert_eq!(texts(b"\0\0\0\x02ab\0\0\0\x01c", true), [&b"ab"[..], b"c"]);
+        assert_eq!(texts(b"", true), Vec::<Vec<u8>>::new());
     }
-    Message::text(String::from_utf8_lossy(&event).trim_end().to_owned())
 }

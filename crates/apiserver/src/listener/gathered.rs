@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What is gathered at most; a piece of this size gains nothing.
 const GATHERED: usize = 64 << 10;
+/// Where the first piece is larger, so are those that follow.
+const SMALL: usize = 4 << 10;
 
 /// A stream whose small writes wait for the flush. The buffer exists only between a write and a flush.
 pub(super) struct Gathered<S> {
@@ -73,6 +75,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         }
         if this.waiting.len() + size > GATHERED {
             ready!(this.poll_drain(context))?;
+        }
+        if this.waiting.is_empty() && size > SMALL {
+            this.waiting.reserve(GATHERED);
         }
         pieces.iter().for_each(|piece| this.waiting.extend_from_slice(piece));
         Poll::Ready(Ok(size))

@@ -21,12 +21,13 @@ const EVENT_SECONDS: i64 = 3600;
 /// Enough for a client that reconnects after a pause, small enough to forget.
 const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
-/// How many changes a watcher takes at once.
+/// How many changes a watcher takes at once, and how many bytes of them.
 const BATCH: usize = 256;
-/// So many watchers are woken in no time.
-const FEW: usize = 100;
+const BATCH_BYTES: usize = 32 << 10;
+/// So many watchers are woken at once.
+const GROUP: usize = 32;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
-const REST: Duration = Duration::from_micros(10);
+const REST: Duration = Duration::from_micros(15);
 const LONGEST_REST: Duration = Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.
@@ -48,8 +49,6 @@ pub(crate) struct Cache {
     ring: Mutex<Ring>,
     /// Changes that come while the cache is being filled; `None` once it is.
     postponed: Mutex<Option<Vec<Postponed>>>,
-    /// The sequence number of the newest change that watchers are told of.
-    newest: watch::Sender<u64>,
 }
 
 /// What became of a key at a revision; nothing is left of what was deleted.
@@ -68,7 +67,9 @@ struct Ring {
     first: u64,
     /// Changes up to this revision may be missing from the ring.
     forgotten: i64,
-    /// Somebody wakes watchers until nothing changes any more.
+    /// Those who are told the sequence number of the newest change, in groups of [`GROUP`].
+    groups: Vec<watch::Sender<u64>>,
+    /// Somebody wakes one group after the other until nothing changes any more.
     is_waking: bool,
 }
 
@@ -90,11 +91,10 @@ pub(crate) enum WatchError {
 impl Cache {
     pub(crate) fn new(prefix: String, reading: Reading) -> Self {
         let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
-        let (ring, newest) = (Mutex::new(Ring::default()), watch::Sender::new(0));
         let time_to_live = (prefix == EVENTS).then_some(EVENT_SECONDS);
         let (lease, snapshot) = (tokio::sync::Mutex::default(), ArcSwap::from_pointee(snapshot));
-        let postponed = Mutex::default();
-        Self { prefix, reading, time_to_live, lease, snapshot, ring, postponed, newest }
+        let (ring, postponed) = (Mutex::default(), Mutex::default());
+        Self { prefix, reading, time_to_live, lease, snapshot, ring, postponed }
     }
 
     /// A cache that follows changes at once and is filled with what was there before.
@@ -147,7 +147,7 @@ impl Cache {
         ring.bytes = 0;
         ring.forgotten = revision;
         self.snapshot.store(Arc::new(Snapshot { revision, objects }));
-        self.newest.send_replace(ring.first);
+        ring.tell();
     }
 
     /// Applies the changes of one revision.
@@ -163,8 +163,8 @@ impl Cache {
             ring.push(Arc::new(change));
         }
         self.snapshot.store(Arc::new(Snapshot { revision, objects }));
-        if self.newest.receiver_count() <= FEW {
-            self.newest.send_replace(ring.end());
+        if ring.groups.len() <= 1 {
+            ring.tell();
         } else if !std::mem::replace(&mut ring.is_waking, true) {
             tokio::spawn(wake(self.clone()));
         }
@@ -172,7 +172,7 @@ impl Cache {
 
     /// A place just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
     pub(crate) fn watch_from(self: &Arc<Self>, revision: Option<i64>) -> Result<(Place, Arc<Snapshot>), WatchError> {
-        let ring = self.ring.lock();
+        let mut ring = self.ring.lock();
         let snapshot = self.snapshot.load_full();
         let position = match revision {
             None => ring.end(),
@@ -181,22 +181,26 @@ impl Cache {
             }
             Some(revision) => ring.first + ring.changes.partition_point(|change| change.revision <= revision) as u64,
         };
-        Ok((Place { cache: self.clone(), position, newest: self.newest.subscribe() }, snapshot))
+        Ok((Place { cache: self.clone(), position, newest: ring.join() }, snapshot))
     }
 }
 
-/// Tells many watchers how far the ring has come, and lets others work before it tells them again.
+/// Tells many watchers how far the ring has come, a group at a time, and lets others work before it tells them again.
 async fn wake(cache: Arc<Cache>) {
     loop {
-        let told = {
-            let ring = cache.ring.lock();
-            cache.newest.send_replace(ring.end());
-            ring.end()
+        let (told, groups) = {
+            let mut ring = cache.ring.lock();
+            ring.groups.retain(|group| group.receiver_count() > 0);
+            (ring.end(), ring.groups.clone())
         };
-        // First those who were woken, then the connections they write to.
-        tokio::task::yield_now().await;
-        tokio::task::yield_now().await;
-        let watchers = u32::try_from(cache.newest.receiver_count()).unwrap_or(u32::MAX);
+        let mut watchers = 0;
+        for group in groups {
+            watchers += group.receiver_count();
+            group.send_replace(told);
+            // Those who were woken, and whoever has come since.
+            tokio::task::yield_now().await;
+        }
+        let watchers = u32::try_from(watchers).unwrap_or(u32::MAX);
         tokio::time::sleep(REST.saturating_mul(watchers).min(LONGEST_REST)).await;
         let mut ring = cache.ring.lock();
         if ring.end() == told {
@@ -224,28 +228,71 @@ impl Place {
     /// The changes from here on, waiting for the first; the place moves past them.
     pub(crate) async fn next(&mut self) -> Result<Vec<Arc<Change>>, WatchError> {
         loop {
-            // The sequence number is published after the ring holds the change.
-            if *self.newest.borrow_and_update() != self.position {
-                let ring = self.cache.ring.lock();
-                let skip = self.position.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
-                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                if skip < ring.changes.len() {
-                    let changes: Vec<_> = ring.changes.range(skip..).take(BATCH).cloned().collect();
-                    self.position += changes.len() as u64;
-                    return Ok(changes);
-                }
-            }
-            // The sender lives as long as the cache, which this holds.
-            if self.newest.changed().await.is_err() {
-                return Err(WatchError::FellBehind);
+            self.ready().await?;
+            let changes = self.take()?;
+            if !changes.is_empty() {
+                return Ok(changes);
             }
         }
+    }
+
+    /// Waits until there are changes from here on.
+    pub(crate) async fn ready(&mut self) -> Result<(), WatchError> {
+        // What is told is in the ring already; this place may be further than what is told.
+        while *self.newest.borrow_and_update() <= self.position {
+            // The sender lives as long as the cache, which this holds.
+            self.newest.changed().await.map_err(|_| WatchError::FellBehind)?;
+        }
+        Ok(())
+    }
+
+    /// Some of the changes from here on; the place moves past them.
+    pub(crate) fn take(&mut self) -> Result<Vec<Arc<Change>>, WatchError> {
+        let ring = self.cache.ring.lock();
+        let skip = self.position.checked_sub(ring.first).ok_or(WatchError::FellBehind)?;
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(ring.changes.len());
+        let mut bytes = 0;
+        let some = ring.changes.range(skip..).take(BATCH).take_while(|change| {
+            let is_first = bytes == 0;
+            bytes += change.object.size();
+            is_first || bytes <= BATCH_BYTES
+        });
+        let changes: Vec<_> = some.cloned().collect();
+        self.position += changes.len() as u64;
+        Ok(changes)
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Moves past changes that were seen elsewhere.
+    pub(crate) fn skip_to(&mut self, position: u64) {
+        self.position = position;
     }
 }
 
 impl Ring {
     fn end(&self) -> u64 {
         self.first + self.changes.len() as u64
+    }
+
+    /// Wakes everybody.
+    fn tell(&self) {
+        let end = self.end();
+        self.groups.iter().for_each(|group| {
+            group.send_replace(end);
+        });
+    }
+
+    /// One more is to be woken.
+    fn join(&mut self) -> watch::Receiver<u64> {
+        if let Some(group) = self.groups.iter().find(|group| group.receiver_count() < GROUP) {
+            return group.subscribe();
+        }
+        let (group, newest) = watch::channel(self.end());
+        self.groups.push(group);
+        newest
     }
 
     fn push(&mut self, change: Arc<Change>) {
@@ -269,7 +316,7 @@ mod tests {
     /// However many watch, each sees every change, in order; and many are woken less often than something changes.
     #[tokio::test(start_paused = true)]
     async fn every_watcher_sees_every_change() {
-        for (watchers, is_together) in [(3, false), (FEW * 3, true)] {
+        for (watchers, is_together) in [(3, false), (GROUP * 3, true)] {
             let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
             let places = (0..watchers).map(|_| cache.watch_from(None).unwrap().0);
             let tasks: tokio::task::JoinSet<_> = places.map(watched).collect();
