@@ -10,9 +10,21 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-const TARGETS: [&str; 9] = ["json", "protobuf", "patch", "selectors", "quantities", "yaml", "spdy", "websocket", "cel"];
+const TARGETS: [&str; 11] = [
+    "json",
+    "protobuf",
+    "patch",
+    "selectors",
+    "quantities",
+    "yaml",
+    "spdy",
+    "websocket",
+    "cel",
+    "requests",
+    "auth_files",
+];
 /// What is followed, beside the targets themselves.
-const FOLLOWED: [&str; 3] = ["api", "cel", "spdy"];
+const FOLLOWED: [&str; 4] = ["api", "apiserver", "cel", "spdy"];
 const FLAGS: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

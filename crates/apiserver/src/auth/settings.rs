@@ -89,6 +89,13 @@ fn list(whole: &Object, name: &str) -> Vec<Object> {
 }
 
 impl AuthSettings {
+    /// Reads every file that is named, as a server does when it starts.
+    pub fn check(&self) -> Result<(), AuthError> {
+        self.authenticator()?;
+        self.authorizer()?;
+        Ok(())
+    }
+
     pub(crate) fn authenticator(&self) -> Result<Authenticator, AuthError> {
         let flag = |name: &'static str| move |why: String| AuthError::Config(name.to_owned(), why);
         let mut anonymous = Anonymous { enabled: self.anonymous_auth.unwrap_or(true), paths: Vec::new() };
