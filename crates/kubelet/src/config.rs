@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use tokio::sync::watch;
 
 pub struct Config {
     pub node_name: String,
@@ -27,8 +28,8 @@ pub struct Config {
     pub pod_cidr: Option<String>,
     /// The cgroup all pods are below, such as `/kubepods`.
     pub cgroup_root: String,
-    /// For the serving port. Must ask for and verify client certificates.
-    pub tls: Arc<rustls::ServerConfig>,
+    /// For the serving port, as it is at the moment of a handshake. Must ask for and verify client certificates.
+    pub tls: watch::Receiver<Arc<rustls::ServerConfig>>,
     pub max_pods: u16,
     pub register_node: bool,
     pub node_labels: BTreeMap<String, String>,
@@ -44,7 +45,7 @@ impl Config {
         node_ip: IpAddr,
         cri: Arc<dyn cri::Cri>,
         client: kube::Client,
-        tls: Arc<rustls::ServerConfig>,
+        tls: watch::Receiver<Arc<rustls::ServerConfig>>,
     ) -> Self {
         Self {
             node_name: node_name.into(),

@@ -4,6 +4,7 @@
 //! functions decide (what to start, what to report), thin async code acts. Restarting the kubelet restarts nothing: containers are
 //! recognised by their labels.
 
+pub mod certificate;
 mod cgroups;
 mod clock;
 mod config;
@@ -34,3 +35,4 @@ mod volumes;
 pub use config::Config;
 pub use kubelet::{BuildError, Kubelet, RunError, stop_all_pods};
 pub use release::release;
+pub use server::FolderWatch;

@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::follow::FolderWatch;
+pub use self::follow::FolderWatch;
 use crate::context::Context;
 use crate::spec;
 
@@ -40,7 +40,8 @@ pub(crate) struct Server {
     pub(crate) static_pods: watch::Receiver<Vec<Arc<Pod>>>,
     /// Counts runtime events, so that a followed log notices its container's end.
     pub(crate) news: watch::Receiver<u64>,
-    pub(crate) tls: Arc<rustls::ServerConfig>,
+    /// As it is at the moment of a handshake.
+    pub(crate) tls: watch::Receiver<Arc<rustls::ServerConfig>>,
 }
 
 impl Server {
@@ -65,7 +66,7 @@ impl Server {
     }
 
     async fn connection(self: Arc<Self>, stream: TcpStream) {
-        let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.clone());
+        let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.borrow().clone());
         let stream = match acceptor.accept(stream).await {
             Ok(stream) => stream,
             Err(error) => {

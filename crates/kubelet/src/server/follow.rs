@@ -1,4 +1,4 @@
-//! Waits for a log to grow or to be replaced, with inotify.
+//! Waits for files to grow or to be replaced, with inotify: logs, manifests, certificates.
 
 use std::fs::File;
 use std::io;
@@ -7,15 +7,27 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 
-/// Watches the folder: its files' writes, and the renames and creations of a rotation.
-pub(crate) struct FolderWatch {
+/// Watches folders: their files' writes, and the renames and creations of a rotation.
+pub struct FolderWatch {
     /// Any file that can be polled and read will do where a pipe is expected.
     events: Receiver,
 }
 
 impl FolderWatch {
-    pub(crate) fn new(folder: &Path) -> io::Result<Self> {
+    /// # Errors
+    /// The folder is not there, or there are too many watches.
+    pub fn new(folder: &Path) -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let watch = Self { events: Receiver::from_file_unchecked(File::from(fd))? };
+        watch.add(folder)?;
+        Ok(watch)
+    }
+
+    /// Watches one more folder.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn add(&self, folder: &Path) -> io::Result<()> {
         let flags = WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
@@ -23,12 +35,15 @@ impl FolderWatch {
             | WatchFlags::MOVED_FROM
             | WatchFlags::MOVED_TO
             | WatchFlags::DELETE_SELF;
-        inotify::add_watch(&fd, folder, flags)?;
-        Ok(Self { events: Receiver::from_file_unchecked(File::from(fd))? })
+        inotify::add_watch(&self.events, folder, flags)?;
+        Ok(())
     }
 
-    /// Resolves when something happened in the folder since the last call. Safe to drop.
-    pub(crate) async fn changed(&self) -> io::Result<()> {
+    /// Resolves when something happened in a folder since the last call. Safe to drop.
+    ///
+    /// # Errors
+    /// The kernel does not tell any more.
+    pub async fn changed(&self) -> io::Result<()> {
         let mut buffer = [0; 4096];
         let mut seen = false;
         loop {
@@ -55,6 +70,10 @@ mod tests {
         std::fs::write(&file, "x").expect("written");
         watch.changed().await.expect("seen");
         std::fs::rename(&file, folder.path().join("0.log.1")).expect("renamed");
+        watch.changed().await.expect("seen");
+        let other = tempfile::tempdir().expect("a folder");
+        watch.add(other.path()).expect("a second one");
+        std::fs::write(other.path().join("x"), "x").expect("written");
         watch.changed().await.expect("seen");
     }
 }

@@ -80,7 +80,7 @@ impl Port {
             pods: parts.pods.clone(),
             static_pods,
             news: parts.news.clone(),
-            tls: Arc::new(tls),
+            tls: watch::channel(Arc::new(tls)).1,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
