@@ -1,13 +1,17 @@
 //! Every component as a process of its own, and the same flow through all of them; on our runtime, and on containerd.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{Leaks, Process, archive, eventually, ferry_binary, http_get, run, text};
 
 const PORT: &str = "16443";
+/// How long certificates are good that were asked for.
+const SIGNED_SECONDS: u64 = 20;
 
 /// Components by hand: what `ferry up` does in one process.
 struct Parts {
@@ -86,6 +90,7 @@ impl Parts {
                 &policy,
                 "--audit-log-path",
                 &audit,
+                "--enable-bootstrap-token-auth",
             ],
         )?;
         eventually("the API server is ready", Duration::from_secs(20), || {
@@ -93,36 +98,141 @@ impl Parts {
         })?;
         let (manager, scheduler, proxy) =
             (self.path("controller-manager.conf"), self.path("scheduler.conf"), self.path("proxy.conf"));
-        self.start("controller-manager", &["--kubeconfig", &manager, "--root-ca-file", &file("ca.crt")])?;
+        self.start(
+            "controller-manager",
+            &[
+                "--kubeconfig",
+                &manager,
+                "--root-ca-file",
+                &file("ca.crt"),
+                "--cluster-signing-cert-file",
+                &file("ca.crt"),
+                "--cluster-signing-key-file",
+                &file("ca.key"),
+                "--cluster-signing-duration",
+                &format!("{SIGNED_SECONDS}s"),
+            ],
+        )?;
         self.start("scheduler", &["--kubeconfig", &scheduler])?;
         self.start("proxy", &["--kubeconfig", &proxy, "--hostname-override", "node-a"])
     }
 
+    fn runtime(&mut self) -> Result<String> {
+        let (root, socket) = (self.path("runtime"), self.path("runtime.sock"));
+        self.start("runtime", &["--root", &root, "--listen", &socket])?;
+        eventually("the runtime listens", Duration::from_secs(10), || Ok(Path::new(&socket).exists().then_some(())))?;
+        Ok(format!("unix://{socket}"))
+    }
+
+    /// A kubelet with the certificates that were made for it.
     fn kubelet(&mut self, endpoint: &str) -> Result<()> {
         let pki = self.path("pki");
         let file = |name: &str| format!("{pki}/{name}");
-        let (config, root, logs) = (self.path("kubelet.conf"), self.path("kubelet"), self.path("pod-logs"));
-        self.start(
-            "kubelet",
-            &[
-                "--kubeconfig",
-                &config,
-                "--container-runtime-endpoint",
-                endpoint,
-                "--root-dir",
-                &root,
-                "--pod-logs-dir",
-                &logs,
-                "--hostname-override",
-                "node-a",
-                "--client-ca-file",
-                &file("ca.crt"),
-                "--tls-cert-file",
-                &file("kubelet.crt"),
-                "--tls-private-key-file",
-                &file("kubelet.key"),
-            ],
-        )
+        let (authority, certificate, key) = (file("ca.crt"), file("kubelet.crt"), file("kubelet.key"));
+        let own = ["--client-ca-file", &authority, "--tls-cert-file", &certificate, "--tls-private-key-file", &key];
+        self.kubelet_with(endpoint, "kubelet.conf", &own)
+    }
+
+    fn kubelet_with(&mut self, endpoint: &str, config: &str, more: &[&str]) -> Result<()> {
+        let (config, root, logs) = (self.path(config), self.path("kubelet"), self.path("pod-logs"));
+        let arguments = [
+            "--kubeconfig",
+            &config,
+            "--container-runtime-endpoint",
+            endpoint,
+            "--root-dir",
+            &root,
+            "--pod-logs-dir",
+            &logs,
+            "--hostname-override",
+            "node-a",
+        ];
+        self.start("kubelet", &[&arguments, more].concat())
+    }
+
+    /// Somebody who is known by a certificate of another authority, and who knows the server by `authority`.
+    fn stranger(&self, other: &Path, authority: &Path) -> Result<String> {
+        let (certificate, key) = (other.join("pki/admin-client.crt"), other.join("pki/admin-client.key"));
+        let own = ["--certificate-authority", &text(authority)?, "--client-certificate", &text(&certificate)?];
+        let server = format!("https://127.0.0.1:{PORT}");
+        let who = ["--kubeconfig", "/dev/null", "--server", &server, "--client-key", &text(&key)?, "auth", "whoami"];
+        run("kubectl", &[&own[..], &who].concat())
+    }
+
+    /// Authorities and certificates are exchanged in their files, while the API server runs.
+    fn reloads(&self) -> Result<()> {
+        let other = self.dir.join("other");
+        let server = format!("https://127.0.0.1:{PORT}");
+        run(&ferry_binary().display().to_string(), &["certs", &text(&other)?, "--server", &server])?;
+        let (pki, limit) = (self.dir.join("pki"), Duration::from_secs(10));
+        let (authority, old) = (pki.join("ca.crt"), std::fs::read_to_string(pki.join("ca.crt"))?);
+        let new = std::fs::read_to_string(other.join("pki/ca.crt"))?;
+        ensure!(self.stranger(&other, &authority).is_err(), "nobody said that this authority is believed");
+        std::fs::write(&authority, format!("{old}{new}"))?;
+        let who = eventually("the new authority is believed", limit, || Ok(self.stranger(&other, &authority).ok()))?;
+        ensure!(who.contains("kubernetes-admin"), "{who}");
+        self.kubectl(&["get", "--raw", "/readyz"]).context("the old authority is still believed")?;
+        let published = ["get", "configmap", "-n", "kube-system", "extension-apiserver-authentication", "-o", "yaml"];
+        let published = self.kubectl(&published)?;
+        ensure!(published.matches("BEGIN CERTIFICATE").count() == 2, "{published}");
+
+        let files = ["apiserver.crt", "apiserver.key"];
+        for file in files {
+            std::fs::rename(pki.join(file), pki.join(format!("{file}.old")))?;
+            std::fs::copy(other.join("pki").join(file), pki.join(file))?;
+        }
+        let theirs = other.join("pki/ca.crt");
+        eventually("the new certificate is shown", limit, || Ok(self.stranger(&other, &theirs).ok()))?;
+        for file in files {
+            std::fs::rename(pki.join(format!("{file}.old")), pki.join(file))?;
+        }
+        eventually("the old certificate is shown again", limit, || {
+            Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok())
+        })?;
+        std::fs::write(&authority, old)?;
+        eventually("the new authority is forgotten", limit, || {
+            Ok(self.stranger(&other, &authority).is_err().then_some(()))
+        })
+    }
+
+    /// What an administrator does once, so that whoever has the token can make a node.
+    fn let_nodes_join(&self) -> Result<()> {
+        let token = self.path("token.yaml");
+        std::fs::write(
+            &token,
+            "apiVersion: v1\nkind: Secret\nmetadata: {name: bootstrap-token-abcdef, namespace: kube-system}\n\
+             type: bootstrap.kubernetes.io/token\nstringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
+             usage-bootstrap-authentication: \"true\"}\n",
+        )?;
+        self.kubectl(&["apply", "-f", &token])?;
+        let approval = "system:certificates.k8s.io:certificatesigningrequests";
+        for (name, role, group) in [
+            ("join", "system:node-bootstrapper", "system:bootstrappers"),
+            ("approve-join", &format!("{approval}:nodeclient"), "system:bootstrappers"),
+            ("approve-renewal", &format!("{approval}:selfnodeclient"), "system:nodes"),
+        ] {
+            let (role, group) = (format!("--clusterrole={role}"), format!("--group={group}"));
+            self.kubectl(&["create", "clusterrolebinding", name, &role, &group])?;
+        }
+        let authority = self.path("pki/ca.crt");
+        let bootstrap = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: \"https://127.0.0.1:{PORT}\", certificate-authority: {authority}}}}}]\n\
+             users: [{{name: u, user: {{token: abcdef.0123456789abcdef}}}}]\n"
+        );
+        Ok(std::fs::write(self.path("bootstrap.conf"), bootstrap)?)
+    }
+
+    /// Approves what kubelets ask for as servers: nobody does that by itself.
+    fn approve_serving(&self) -> Result<()> {
+        let columns = "jsonpath={range .items[*]}{.metadata.name} {.spec.signerName} {.status}{\"\\n\"}{end}";
+        let requests = self.kubectl(&["get", "csr", "-o", columns])?;
+        for line in requests.lines().filter(|line| !line.contains("conditions")) {
+            if let Some((name, _)) = line.split_once(" kubernetes.io/kubelet-serving") {
+                self.kubectl(&["certificate", "approve", name])?;
+            }
+        }
+        Ok(())
     }
 
     /// Deployment to answering Service, then everything gone again.
@@ -191,12 +301,68 @@ fn every_component_runs_alone() -> Result<()> {
     let leaks = Leaks::watch(dir.path());
     let mut parts = Parts::new(dir.path())?;
     parts.control_plane()?;
-    let (root, socket) = (parts.path("runtime"), parts.path("runtime.sock"));
-    parts.start("runtime", &["--root", &root, "--listen", &socket])?;
-    eventually("the runtime listens", Duration::from_secs(10), || Ok(Path::new(&socket).exists().then_some(())))?;
-    parts.kubelet(&format!("unix://{socket}"))?;
+    let endpoint = parts.runtime()?;
+    parts.kubelet(&endpoint)?;
     parts.flow("ferry.local/hello:0.1.0")?;
     parts.flags()?;
+    parts.reloads()?;
+    parts.stop()?;
+    leaks.none_since().context("after every component ended")
+}
+
+/// A node that has nothing but a token gets its certificates from the API, and new ones before they end.
+#[test]
+fn a_node_joins_with_a_token_and_renews_its_certificates() -> Result<()> {
+    let dir = tempfile::tempdir_in("/var/tmp")?;
+    let leaks = Leaks::watch(dir.path());
+    let mut parts = Parts::new(dir.path())?;
+    parts.control_plane()?;
+    parts.let_nodes_join()?;
+    let endpoint = parts.runtime()?;
+    let bootstrap = parts.path("bootstrap.conf");
+    let begun = Instant::now();
+    let joins = ["--bootstrap-kubeconfig", &bootstrap, "--rotate-server-certificates"];
+    parts.kubelet_with(&endpoint, "joined.conf", &joins)?;
+    eventually("the node is ready", Duration::from_secs(20), || {
+        Ok(parts.kubectl(&["wait", "--for=condition=Ready", "node/node-a", "--timeout=10s"]).ok())
+    })?;
+    let joined = std::fs::read_to_string(parts.path("joined.conf"))?;
+    ensure!(joined.contains("kubelet-client-current.pem") && !joined.contains("abcdef"), "{joined}");
+    let current = dir.path().join("kubelet/pki/kubelet-client-current.pem");
+    ensure!(std::fs::metadata(&current)?.permissions().mode() & 0o777 == 0o600, "a key is for its owner alone");
+    let asked = "jsonpath={range .items[*]}{.metadata.name} {.spec.username}{\"\\n\"}{end}";
+    let asked = parts.kubectl(&["get", "csr", "-o", asked])?;
+    ensure!(
+        asked.lines().any(|line| line.starts_with("node-csr-") && line.ends_with(" system:bootstrap:abcdef")),
+        "{asked}"
+    );
+
+    parts.kubectl(&["run", "hello", "--image=ferry.local/hello:0.1.0"])?;
+    parts.kubectl(&["wait", "--for=condition=Ready", "pod/hello", "--timeout=30s"])?;
+    let refused = parts.kubectl(&["logs", "hello"]);
+    ensure!(refused.is_err(), "nobody has approved its serving certificate: {refused:?}");
+    let logs = eventually("an approved certificate is served", Duration::from_secs(15), || {
+        parts.approve_serving()?;
+        Ok(parts.kubectl(&["logs", "hello"]).ok())
+    })?;
+    ensure!(logs.contains("listening on"), "{logs}");
+
+    // Long after the first ones have ended, the node still speaks as itself, and is spoken to.
+    let lifetime = Duration::from_secs(SIGNED_SECONDS);
+    let mut seen = BTreeSet::new();
+    eventually("three certificates followed each other", 6 * lifetime, || {
+        seen.insert(std::fs::read_link(&current)?);
+        Ok((seen.len() >= 3 && begun.elapsed() > 2 * lifetime).then_some(()))
+    })?;
+    let lease =
+        || parts.kubectl(&["get", "lease", "-n", "kube-node-lease", "node-a", "-o", "jsonpath={.spec.renewTime}"]);
+    let last = lease()?;
+    eventually("the node is still heard of", Duration::from_secs(30), || Ok((lease()? != last).then_some(())))?;
+    eventually("its serving certificate was renewed too", Duration::from_secs(30), || {
+        parts.approve_serving()?;
+        Ok(parts.kubectl(&["logs", "hello"]).ok())
+    })?;
+    parts.kubectl(&["delete", "pod", "hello"])?;
     parts.stop()?;
     leaks.none_since().context("after every component ended")
 }

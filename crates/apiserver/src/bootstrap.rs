@@ -12,6 +12,7 @@ use std::sync::Arc;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+pub(crate) use self::trust::publish as publish_trust;
 use crate::field_manager::Tracking;
 use crate::handlers::{DeleteOptions, Writer};
 use crate::server::ApiServer;

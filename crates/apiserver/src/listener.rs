@@ -14,15 +14,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use self::gathered::Gathered;
 use crate::audit::ClientAddress;
+use crate::auth::x509::Holder;
 use crate::http::{Body, BoxError, held};
 use crate::server::ApiServer;
 
@@ -62,8 +64,9 @@ pub fn tls_config(shown: Arc<dyn ResolvesServerCert>, client_ca: &[Vec<u8>]) -> 
 
 impl ApiServer {
     /// Serves until drained; then no connection is accepted and those open get a moment to finish.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, tls: Arc<ServerConfig>) {
-        let acceptor = TlsAcceptor::from(tls);
+    ///
+    /// A connection takes `tls` as it is when the connection begins.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, tls: watch::Receiver<Arc<ServerConfig>>) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -71,7 +74,8 @@ impl ApiServer {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    self.tasks.spawn(connection(self.clone(), acceptor.clone(), stream));
+                    let acceptor = TlsAcceptor::from(tls.borrow().clone());
+                    self.tasks.spawn(connection(self.clone(), acceptor, stream));
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: give others time to close some.
@@ -94,7 +98,8 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
     let address = stream.get_ref().0.peer_addr().ok().map(|address| ClientAddress(address.ip()));
-    let holder = stream.get_ref().1.peer_certificates().map(|chain| server.certificates.holder(chain));
+    let holder = stream.get_ref().1.peer_certificates();
+    let holder = holder.map(|chain| Arc::new(Holder::new(chain, &server.certificates, UnixTime::now())));
     // What was agreed on is spoken; guessing by the first bytes would wait for them for ever.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
     let (drain, load) = (server.drain.clone(), Load::default());
@@ -107,7 +112,7 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
                 request.extensions_mut().insert(address);
             }
             if let Some(holder) = holder {
-                request.extensions_mut().insert(holder);
+                request.extensions_mut().insert(holder.at(UnixTime::now(), &server.certificates));
             }
             let response = server.handle(request).await;
             // What is streamed is still carried when the answer has begun.

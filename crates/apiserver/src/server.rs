@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::{ApiError, Object};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -102,7 +103,7 @@ pub struct ApiServer {
     pub(crate) custom: custom::Resources,
     /// The definitions whose objects are being removed, by their identity.
     pub(crate) cleaning: Mutex<HashSet<String>>,
-    pub(crate) certificates: Certificates,
+    pub(crate) certificates: ArcSwap<Certificates>,
     pub(crate) authenticator: Authenticator,
     pub(crate) authorizer: Authorizer,
     pub(crate) rbac: Rbac,
@@ -155,7 +156,7 @@ impl ApiServer {
             aggregator: Aggregator::default(),
             custom: custom::Resources::default(),
             cleaning: Mutex::default(),
-            certificates,
+            certificates: ArcSwap::from_pointee(certificates),
             authenticator,
             authorizer,
             rbac,
@@ -177,6 +178,18 @@ impl ApiServer {
         crate::flowcontrol::controller::start(&server);
         crate::aggregator::start(&server);
         Ok(server)
+    }
+
+    /// Believes client certificates of these authorities, in DER, and of no others: on open connections too, from their next request on.
+    pub fn believe(self: &Arc<Self>, client_ca: Vec<Vec<u8>>) {
+        self.certificates.rcu(|known| known.with_clients(client_ca.clone()));
+        let server = self.clone();
+        let published = async move {
+            if let Err(error) = crate::bootstrap::publish_trust(&server).await {
+                tracing::warn!(%error, "the new authorities of clients could not be published");
+            }
+        };
+        self.tasks.spawn(self.drain.clone().run_until_cancelled_owned(published));
     }
 
     /// An object as the cache has it; `key` is `namespace/name`, or `name`.

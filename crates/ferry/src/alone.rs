@@ -1,5 +1,7 @@
 //! Each component as a process of its own, with upstream's flags.
 
+mod kubelet;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,8 +15,9 @@ use crate::cluster::{host_address, host_name};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::Identity;
-use crate::renewal::Shown;
-use crate::{cli, etcd, remote};
+use crate::{cli, etcd, reload, remote};
+
+pub(crate) use self::kubelet::kubelet;
 
 /// Fires on Ctrl-C or SIGTERM.
 pub(crate) fn until_signalled() -> Result<CancellationToken> {
@@ -68,14 +71,17 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         service_account_issuer: options.service_account_issuer,
         client_ca: authorities(&options.client_ca_file)?,
         kubelet_ca: authorities(kubelet_ca)?,
-        serving: Shown::new(&identity(&options.tls_cert_file, &options.tls_private_key_file)?)?,
-        kubelet_client: Shown::new(&identity(&options.kubelet_client_certificate, &options.kubelet_client_key)?)?,
+        serving: reload::shown(&options.tls_cert_file, &options.tls_private_key_file, &drain)?,
+        kubelet_client: reload::shown(&options.kubelet_client_certificate, &options.kubelet_client_key, &drain)?,
         front_proxy: None,
     };
     apiserver::allow_privileged(options.allow_privileged);
-    let handle = control_plane::start(settings, store, listener, drain).await?;
+    let control_plane::Handle { serving, trust, .. } =
+        control_plane::start(settings, store, listener, drain.clone()).await?;
+    let client_ca = options.client_ca_file;
+    reload::follow(vec![client_ca.clone()], Box::new(move || trust.believe(authorities(&client_ca)?)), drain);
     runtime::forget_code();
-    handle.serving.await?;
+    serving.await?;
     if let Some(store) = embedded {
         store.close().await;
     }
@@ -107,28 +113,6 @@ pub(crate) async fn scheduler(options: cli::Scheduler) -> Result<()> {
     let config = scheduler::Config { identity, ..scheduler::Config::default() };
     let drain = until_signalled()?;
     Ok(scheduler::run(remote::from_kubeconfig(&options.kubeconfig)?, config, || (), drain).await?)
-}
-
-pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
-    let remote = cri::Remote::connect(&options.container_runtime_endpoint).await?;
-    let serving = identity(&options.tls_cert_file, &options.tls_private_key_file)?;
-    let tls = control_plane::kubelet_tls(&authorities(&options.client_ca_file)?, Shown::new(&serving)?)?;
-    let name = options.hostname_override.unwrap_or_else(host_name);
-    let address = options.node_ip.unwrap_or_else(host_address);
-    let client = remote::from_kubeconfig(&options.kubeconfig)?;
-    let config = kubelet::Config {
-        root_dir: options.root_dir,
-        pod_logs_dir: options.pod_logs_dir,
-        cluster_dns: options.cluster_dns,
-        cluster_domain: options.cluster_domain,
-        port: options.port,
-        pod_cidr: options.pod_cidr,
-        cgroup_root: options.cgroup_root,
-        static_pod_path: options.pod_manifest_path,
-        ..kubelet::Config::new(name, address, Arc::new(remote), client, tls)
-    };
-    let drain = until_signalled()?;
-    Ok(kubelet::Kubelet::build(config).await?.run(|| (), drain).await?)
 }
 
 pub(crate) async fn proxy(options: cli::Proxy) -> Result<()> {

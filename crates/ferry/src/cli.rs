@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod auth;
+pub(crate) mod kubelet;
 pub(crate) mod server;
 pub(crate) mod state;
 
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use self::kubelet::Kubelet;
 pub(crate) use self::server::Server;
 use crate::cluster::{KUBELET_PORT, POD_CIDR, SERVICE_CIDR};
 
@@ -170,44 +172,6 @@ pub(crate) struct ControllerManager {
 pub(crate) struct Scheduler {
     #[arg(long)]
     pub(crate) kubeconfig: PathBuf,
-}
-
-#[derive(Args, Clone)]
-pub(crate) struct Kubelet {
-    #[arg(long)]
-    pub(crate) kubeconfig: PathBuf,
-    /// `unix:///run/containerd/containerd.sock`, or the socket of `ferry runtime`
-    #[arg(long)]
-    pub(crate) container_runtime_endpoint: String,
-    #[arg(long, default_value = "/var/lib/ferry/kubelet")]
-    pub(crate) root_dir: PathBuf,
-    #[arg(long, default_value = "/var/log/pods")]
-    pub(crate) pod_logs_dir: PathBuf,
-    #[arg(long)]
-    pub(crate) hostname_override: Option<String>,
-    #[arg(long)]
-    pub(crate) node_ip: Option<IpAddr>,
-    #[arg(long, default_value_t = KUBELET_PORT)]
-    pub(crate) port: u16,
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10")]
-    pub(crate) cluster_dns: Vec<IpAddr>,
-    #[arg(long, default_value = crate::cluster::DOMAIN)]
-    pub(crate) cluster_domain: String,
-    /// This node's part of the pod addresses, where no controller assigns one
-    #[arg(long)]
-    pub(crate) pod_cidr: Option<String>,
-    /// The cgroup all pods are below
-    #[arg(long, default_value = "/kubepods")]
-    pub(crate) cgroup_root: String,
-    #[arg(long)]
-    pub(crate) client_ca_file: PathBuf,
-    #[arg(long)]
-    pub(crate) tls_cert_file: PathBuf,
-    #[arg(long)]
-    pub(crate) tls_private_key_file: PathBuf,
-    /// Pods from files in this directory
-    #[arg(long)]
-    pub(crate) pod_manifest_path: Option<PathBuf>,
 }
 
 #[derive(Args, Clone)]

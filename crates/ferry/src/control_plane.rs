@@ -11,9 +11,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::parse_cidr;
+use crate::reload;
 use crate::renewal::Shown;
 
 /// What the API server is started with, wherever it came from.
@@ -76,6 +78,26 @@ pub(crate) async fn bind(listen: (IpAddr, u16), flag: &str) -> Result<TcpListene
 pub(crate) struct Handle {
     pub(crate) server: Arc<ApiServer>,
     pub(crate) serving: tokio::task::JoinHandle<()>,
+    pub(crate) trust: Trust,
+}
+
+/// Which clients an API server believes, so that others can be believed while it runs.
+pub(crate) struct Trust {
+    server: Arc<ApiServer>,
+    shown: Arc<Shown>,
+    proxies: Vec<Vec<u8>>,
+    tls: watch::Sender<Arc<ServerConfig>>,
+}
+
+impl Trust {
+    /// Clients of these authorities, in DER, from the next handshake and the next request on.
+    pub(crate) fn believe(&self, client_ca: Vec<Vec<u8>>) -> Result<()> {
+        anyhow::ensure!(!client_ca.is_empty(), "no certificate of an authority");
+        let all = [client_ca.as_slice(), &self.proxies].concat();
+        self.tls.send_replace(apiserver::tls_config(self.shown.clone(), &all)?);
+        self.server.believe(client_ca);
+        Ok(())
+    }
 }
 
 pub(crate) async fn start(
@@ -91,12 +113,14 @@ pub(crate) async fn start(
     if let Some(own) = front_proxy.filter(|_| auth.request_header.client_ca.is_empty()) {
         auth.request_header = own.headers();
     }
-    let proxy_client = match settings.flags.proxy_client()? {
+    let proxy_client = match settings.flags.proxy_client() {
         None => front_proxy.map(|own| own.client.clone()),
-        Some(given) => Some(Shown::new(&given)?),
+        Some((certificate, key)) => Some(reload::shown(certificate, key, &drain)?),
     };
-    let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
-    let tls = apiserver::tls_config(settings.serving, &authorities)?;
+    let proxies = auth.request_header.client_ca.clone();
+    let authorities = [settings.client_ca.as_slice(), &proxies].concat();
+    let shown = settings.serving;
+    let (tls, tls_now) = watch::channel(apiserver::tls_config(shown.clone(), &authorities)?);
     let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
     let others = others.collect::<Result<Vec<_>>>()?;
     let service_account_keys = ServiceAccountKeys::read(&settings.service_account_key, &others)
@@ -124,8 +148,9 @@ pub(crate) async fn start(
         flow: settings.flags.flow(),
     };
     let server = ApiServer::start(config, store, drain).await?;
-    let serving = tokio::spawn(server.clone().serve(listener, tls));
-    Ok(Handle { server, serving })
+    let serving = tokio::spawn(server.clone().serve(listener, tls_now));
+    let trust = Trust { server: server.clone(), shown, proxies, tls };
+    Ok(Handle { server, serving, trust })
 }
 
 /// A client that shows `identity` and believes `authorities`.

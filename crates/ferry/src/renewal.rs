@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -21,18 +21,18 @@ const MOST_SLEEP: Duration = Duration::from_secs(24 * 3600);
 /// After which a renewal that failed is tried again.
 const RETRY: Duration = Duration::from_secs(600);
 
-/// A certificate as it is shown now.
-#[derive(Debug)]
-pub(crate) struct Shown(ArcSwap<CertifiedKey>);
+/// A certificate as it is shown now; while there is none, no handshake succeeds.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(ArcSwapOption<CertifiedKey>);
 
 impl Shown {
     pub(crate) fn new(identity: &Identity) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(ArcSwap::new(certified(identity)?))))
+        Ok(Arc::new(Self(ArcSwapOption::new(Some(certified(identity)?)))))
     }
 
     /// From the next handshake on.
     pub(crate) fn show(&self, identity: &Identity) -> Result<()> {
-        self.0.store(certified(identity)?);
+        self.0.store(Some(certified(identity)?));
         Ok(())
     }
 }
@@ -46,13 +46,13 @@ fn certified(identity: &Identity) -> Result<Arc<CertifiedKey>> {
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        self.0.load_full()
     }
 }
 
 impl ResolvesClientCert for Shown {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        self.0.load_full()
     }
 
     fn has_certs(&self) -> bool {
@@ -82,7 +82,7 @@ fn pause(renewed: Result<Duration>) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rustls::pki_types::{CertificateDer, ServerName};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
     use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
@@ -91,7 +91,10 @@ mod tests {
     use crate::pki::Pki;
 
     /// A connection to a server that echoes, and the certificate it showed.
-    async fn connect(server: Arc<rustls::ServerConfig>, authority: &[u8]) -> (TlsStream<DuplexStream>, Vec<u8>) {
+    pub(crate) async fn connect(
+        server: Arc<rustls::ServerConfig>,
+        authority: &[u8],
+    ) -> (TlsStream<DuplexStream>, Vec<u8>) {
         let (near, far) = tokio::io::duplex(4096);
         tokio::spawn(async move {
             let mut stream = TlsAcceptor::from(server).accept(far).await.unwrap();

@@ -14,6 +14,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use apiserver::ApiServer;
 use client::Informers;
+use tokio::sync::watch;
 
 use crate::cli::Up;
 use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
@@ -220,7 +221,7 @@ async fn start_node(
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr.clone()),
         cgroup_root: CGROUP_ROOT.to_owned(),
-        ..kubelet::Config::new(name.clone(), *address, runtime, client, tls)
+        ..kubelet::Config::new(name.clone(), *address, runtime, client, watch::channel(tls).1)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;
     running.node("kubelet", kubelet.run(|| (), drain));

@@ -11,5 +11,5 @@ mod testing;
 pub use self::bootstrap::{BootstrapError, bootstrap};
 pub use self::leaf::Leaf;
 pub use self::request::{RequestError, Template};
-pub use self::rotation::{Rotation, RotationError};
+pub use self::rotation::{Rotation, RotationError, Show};
 pub use self::store::{CertificateStore, StoreError};

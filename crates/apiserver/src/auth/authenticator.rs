@@ -16,7 +16,7 @@ use crate::server::ApiServer;
 /// A browser's WebSocket can send no header but this one.
 const SOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The client's certificate, as it was verified when the connection began; put into the extensions by the listener.
+/// What the client's certificate is believed when a request begins; put into the extensions by the listener.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientCertificate {
     pub(crate) user: Option<UserInfo>,
@@ -66,6 +66,10 @@ pub(crate) async fn authenticate(
                 Err(ApiError::unauthorized())
             }
         };
+    }
+    // Who shows a certificate that is worth nothing, any more perhaps, is told so.
+    if known.get::<ClientCertificate>().is_some() {
+        return Err(ApiError::unauthorized());
     }
     let anonymous = &own.anonymous;
     if !anonymous.enabled || !(anonymous.paths.is_empty() || anonymous.paths.iter().any(|own| own == path)) {

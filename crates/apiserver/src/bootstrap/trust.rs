@@ -16,10 +16,10 @@ const NAMESPACE: &str = "kube-system";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-pub(super) async fn publish(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+pub(crate) async fn publish(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let cache = server.registry.stored("", "configmaps").and_then(|served| served.cache.clone());
     let known = cache.and_then(|cache| cache.get(&format!("{NAMESPACE}/{NAME}"))).map(|stored| stored.decode());
-    let data = data(&server.config.client_ca, &server.config.auth.request_header, known.as_ref());
+    let data = data(&server.certificates.load().client_ca, &server.config.auth.request_header, known.as_ref());
     if data.as_object().is_some_and(Object::is_empty) {
         return Ok(());
     }

@@ -1,13 +1,11 @@
 //! Flags of whatever has an API server: who may use it from a browser, and what is written down of its requests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use apiserver::{AdmissionSettings, Audit, AuditLog, Cors, EncryptionSettings, FlowSettings};
 use clap::Args;
-
-use crate::pki::Identity;
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct Api {
@@ -93,9 +91,9 @@ impl Api {
         }
     }
 
-    pub(crate) fn proxy_client(&self) -> Result<Option<Identity>> {
-        let files = self.proxy_client_cert_file.as_deref().zip(self.proxy_client_key_file.as_deref());
-        files.map(|(certificate, key)| crate::alone::identity(certificate, key)).transpose()
+    /// Certificate and key.
+    pub(crate) fn proxy_client(&self) -> Option<(&Path, &Path)> {
+        self.proxy_client_cert_file.as_deref().zip(self.proxy_client_key_file.as_deref())
     }
 
     pub(crate) fn cors(&self) -> Result<Cors> {

@@ -162,11 +162,22 @@ async fn create(client: &kube::Client, name: Option<&str>, object: &Value) -> Re
         match answer {
             Ok(made) => return Ok(made),
             Err(error) if is_final(&error) => return Err(RequestError::Refused(error)),
-            Err(error) => tracing::warn!(%error, "no certificate can be asked for yet"),
+            Err(error) => tracing::warn!(error = whole(&error), "no certificate can be asked for yet"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
+}
+
+/// An error with what caused it: what a client says first is only that something failed.
+fn whole(error: &kube::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
 }
 
 /// Whether a server answered, and would answer the same in a moment.

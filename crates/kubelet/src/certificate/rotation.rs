@@ -19,6 +19,8 @@ const RETRY_MIN: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// Takes a chain and its key, in PEM, into use.
+pub type Show = Box<dyn Fn(&str) -> Result<(), BoxError> + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
@@ -44,8 +46,8 @@ pub struct Rotation {
     pub store: CertificateStore,
     /// What is in use; without anything, a certificate is asked for at once.
     pub current: Option<Leaf>,
-    /// Takes a new chain and key, in PEM, into use.
-    pub show: Box<dyn Fn(&str) -> Result<(), BoxError> + Send + Sync>,
+    /// Is given each new one.
+    pub show: Show,
     /// Whether `client` shows this very certificate: once it has ended, nothing can be asked for any more.
     pub is_own: bool,
 }
