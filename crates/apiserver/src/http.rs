@@ -2,6 +2,7 @@
 
 mod decode;
 pub(crate) mod gzip;
+mod turns;
 
 use api::ApiError;
 use bytes::{Bytes, BytesMut};
@@ -13,6 +14,7 @@ use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
 pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml, yaml_tracked};
+pub(crate) use self::turns::{CHUNK, give_way, in_turns};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.
@@ -27,7 +29,11 @@ const MAX_DISCARDED: usize = 8 << 20;
 const MAX_AHEAD: usize = 64 << 10;
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+    let bytes = bytes.into();
+    if bytes.len() > CHUNK {
+        return turns::whole_in_turns(bytes);
+    }
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 pub(crate) fn stream<S>(chunks: S) -> Body
@@ -76,7 +82,7 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
         since_others += data.len();
         if since_others > READ_AT_ONCE {
             since_others = 0;
-            tokio::task::yield_now().await;
+            give_way().await;
         }
         // A little more is heard out, so that the client hears why it is refused instead of finding the connection closed.
         if size > MAX_DISCARDED {

@@ -14,11 +14,14 @@ use serde_json::{Value, json};
 use super::{encode, options, splice};
 use crate::convert;
 use crate::custom::Conversion;
-use crate::http::{Body, Encoding, Form, respond, respond_body};
+use crate::http::{Accept, Body, Encoding, Form, respond, respond_body};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, store_error};
 use crate::storage::Stored;
+
+/// So many objects take longer to decode than others should wait for.
+const MANY: usize = 200;
 
 /// What a list or watch selects.
 #[derive(Clone)]
@@ -142,7 +145,7 @@ pub(super) async fn answer(
     let selection = Selection::of(served, context)?;
     let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
     let is_late = selection.is_converted();
-    let mut page = page(server, served, context, &selection, if is_late { 0 } else { limit }).await?;
+    let page = page(server, served, context, &selection, if is_late { 0 } else { limit }).await?;
     let is_plain = || page.items.iter().all(|item| item.is_plain);
     if accept.form == Form::Whole && served.is_storage_version() && is_plain() {
         let meta = list_meta(served, &page);
@@ -154,20 +157,35 @@ pub(super) async fn answer(
             _ => (),
         }
     }
+    let is_much = page.items.len() > MANY;
+    let answer = shaped(server, served, context, &accept, &selection, page, limit);
+    if is_much { server.heavy.run(answer).await } else { answer.await }
+}
+
+/// A list whose objects have to be decoded.
+async fn shaped(
+    server: &Arc<ApiServer>,
+    served: &Served,
+    context: &Context,
+    accept: &Accept,
+    selection: &Selection,
+    mut page: Page,
+    limit: usize,
+) -> Result<Response<Body>, ApiError> {
     let mut objects = convert::list_from_storage(server, served, page.items.iter().map(|stored| &**stored)).await?;
-    if is_late {
+    if selection.is_converted() {
         let mut selected = objects.iter().map(|object| selection.matches_converted(served, object));
         page.items.retain(|_| selected.next().unwrap_or_default());
         objects.retain(|object| selection.matches_converted(served, object));
-        page = cut(page.revision, page.items.into_iter(), limit, &selection);
+        page = cut(page.revision, page.items.into_iter(), limit, selection);
         objects.truncate(page.items.len());
     }
     let mut meta = list_meta(served, &page);
     if let (Form::Table, None, Some(meta)) = (accept.form, &page.next, meta.as_object_mut()) {
         meta.remove("continue");
     }
-    let value = encode::list(served, context, &accept, &objects, meta);
-    Ok(respond(StatusCode::OK, &accept, &value))
+    let value = encode::list(served, context, accept, &objects, meta);
+    Ok(respond(StatusCode::OK, accept, &value))
 }
 
 fn list_meta(served: &Served, page: &Page) -> Value {

@@ -1,18 +1,16 @@
-//! Objects at rest as a list, without decoding any: their bytes go out as they are, a chunk at a time.
+//! Objects at rest as a list, without decoding any: their bytes go out as they are, a chunk at a time: a list is never
+//! in memory as a whole.
 
 use std::sync::Arc;
 
 use api::{ApiError, protobuf};
 use bytes::Bytes;
-use futures::StreamExt as _;
 use serde_json::Value;
 
-use crate::http::{Body, full, stream};
+use crate::http::{Body, CHUNK, full, in_turns};
 use crate::registry::Served;
 use crate::storage::Stored;
 
-/// A list is never in memory as a whole; this much of it is.
-const CHUNK: usize = 128 << 10;
 /// Encoding is quick, but ten thousand objects are many: others get their turn.
 const TURN: usize = 64;
 
@@ -57,19 +55,12 @@ struct Chunks<W> {
     write: W,
 }
 
-impl<W: Fn(&mut Vec<u8>, usize, &Stored) + Send + 'static> Chunks<W> {
+impl<W: Fn(&mut Vec<u8>, usize, &Stored) + Send + Unpin + 'static> Chunks<W> {
     /// One piece with its length where it is small, a stream where it is not.
     fn body(mut self) -> Body {
         match self.next() {
             Some(only) if self.tail.is_none() => full(only),
-            Some(first) => {
-                // After each, it is others' turn: a list must not keep a worker for as long as its client can read.
-                let chunks = futures::stream::iter(std::iter::once(first).chain(self));
-                stream(chunks.then(|chunk| async {
-                    tokio::task::yield_now().await;
-                    Ok(chunk)
-                }))
-            }
+            Some(first) => in_turns(std::iter::once(first).chain(self), None),
             None => full(Bytes::new()),
         }
     }

@@ -14,7 +14,7 @@ use super::{Body, BoxError, stream};
 /// Upstream's threshold: less is not worth the work.
 const THRESHOLD: u64 = 128 << 10;
 /// Compressed at a time, so that others get their turn in between.
-const SLICE: usize = 256 << 10;
+const SLICE: usize = super::CHUNK;
 
 pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
