@@ -3,6 +3,7 @@
 //!
 //! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise.
 
+mod admission;
 mod client;
 mod definitions;
 mod fairness;
@@ -22,7 +23,7 @@ const CLIENTS: usize = 64;
 const NAMESPACE: &str = "/api/v1/namespaces/bench";
 
 pub(crate) async fn run(only: &[&str]) -> Result<()> {
-    const ALL: [&str; 6] = ["writes", "lists", "watches", "definitions", "hostile", "fairness"];
+    const ALL: [&str; 7] = ["writes", "lists", "watches", "admission", "definitions", "hostile", "fairness"];
     for name in only {
         ensure!(ALL.contains(name), "there is no bench {name:?}; there are {ALL:?}");
     }
@@ -35,6 +36,7 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
             "writes" => writes::run(&servers, &mut report).await?,
             "lists" => lists::run(&servers, &mut report).await?,
             "watches" => watches::run(&servers, &mut report).await?,
+            "admission" => admission::run(&servers, &mut report).await?,
             "definitions" => definitions::run(servers.ours, &mut report).await?,
             "fairness" => fairness::run(servers.ours, &mut report).await?,
             _ => hostile::run(servers.ours, &mut report).await?,

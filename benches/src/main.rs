@@ -35,7 +35,7 @@ async fn run(arguments: &[&str]) -> Result<()> {
         // The store's other half: a process of its own, so that its memory and its rest can be measured.
         ["serve-store", dir, url] => store::ours::serve(Path::new(dir), url).await,
         other => bail!(
-            "usage: cargo xtask bench store [puts|objects|watchers|idle…] or api [writes|lists|watches|definitions|hostile|fairness…]   (got {other:?})"
+            "usage: cargo xtask bench store [puts|objects|watchers|idle…] or api [writes|lists|watches|admission|definitions|hostile|fairness…]   (got {other:?})"
         ),
     }
 }

@@ -13,7 +13,8 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use rustls::{
-    CipherSuite,
+    CipherSuite, ConfigBuilder,
+    client::WantsClientCert,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use serde_json::Value;
@@ -40,15 +41,14 @@ impl Trust {
         roots.add(CertificateDer::from_pem_slice(&data("/clusters/0/cluster/certificate-authority-data")?)?)?;
         let chain = CertificateDer::from_pem_slice(&data("/users/0/user/client-certificate-data")?)?;
         let key = PrivateKeyDer::from_pem_slice(&data("/users/0/user/client-key-data")?)?;
-        // What Go's clients, which are most of them, ask for first.
-        let mut provider = rustls::crypto::ring::default_provider();
-        provider.cipher_suites.retain(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256);
-        let provider = Arc::new(provider);
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![chain], key)?;
-        Ok(Trust(Arc::new(tls)))
+        Ok(Trust(Arc::new(believing(roots)?.with_client_auth_cert(vec![chain], key)?)))
+    }
+
+    /// Of somebody whom this authority vouches for, and who does not ask who we are.
+    pub(super) fn anybody(authority: &str) -> Result<Trust> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority.as_bytes())?)?;
+        Ok(Trust(Arc::new(believing(roots)?.with_no_client_auth())))
     }
 
     /// A connection on which nothing was said yet.
@@ -74,6 +74,14 @@ impl Trust {
         let address = host(url)?.rsplit_once(':').context("a host without a port")?.0.to_owned();
         Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(address)?, stream).await?)
     }
+}
+
+fn believing(roots: rustls::RootCertStore) -> Result<ConfigBuilder<rustls::ClientConfig, WantsClientCert>> {
+    // What Go's clients, which are most of them, ask for first.
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.retain(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256);
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(provider));
+    Ok(builder.with_safe_default_protocol_versions()?.with_root_certificates(roots))
 }
 
 async fn reach(url: &str) -> Result<TcpStream> {
