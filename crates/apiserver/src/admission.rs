@@ -9,6 +9,7 @@ mod image_policy;
 mod limit_ranger;
 pub(crate) mod match_conditions;
 mod namespace;
+mod node_declared_features;
 mod node_restriction;
 mod node_taint;
 mod placement;

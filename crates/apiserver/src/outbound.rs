@@ -21,6 +21,7 @@ use rustls::client::ResolvesClientCert;
 use serde_json::Value;
 
 use self::connect::{Sender, Trust};
+pub(crate) use self::kubeconfig::Logins;
 use crate::http::{Body, full};
 use crate::server::ApiServer;
 use crate::streaming::service_endpoint;
@@ -83,7 +84,7 @@ pub(crate) struct Outbound {
     trust: Trust,
     pub(crate) identity: Option<Identity>,
     tls: OnceLock<Arc<ClientConfig>>,
-    token: Option<HeaderValue>,
+    authorization: Option<HeaderValue>,
     pub(crate) max_answer: usize,
     /// By where they lead.
     idle: Mutex<Vec<(String, Sender)>>,
@@ -117,7 +118,7 @@ impl Outbound {
             trust,
             identity: None,
             tls: OnceLock::new(),
-            token: None,
+            authorization: None,
             max_answer: MAX_ANSWER,
             idle: Mutex::default(),
         }
@@ -300,8 +301,8 @@ impl Outbound {
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json")
                 .header(header::USER_AGENT, "kube-apiserver-admission");
-            if let Some(token) = &self.token {
-                request = request.header(header::AUTHORIZATION, token);
+            if let Some(authorization) = &self.authorization {
+                request = request.header(header::AUTHORIZATION, authorization);
             }
             let request = request.body(full(body)).map_err(|error| failed(&error))?;
             let (status, _, bytes) = self.exchange(&place, request).await.map_err(|error| failed(&error))?;

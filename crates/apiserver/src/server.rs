@@ -143,9 +143,9 @@ impl ApiServer {
         let certificates = Certificates::new(&config.client_ca, &config.auth.request_header.client_ca);
         let (authenticator, authorizer) = (config.auth.authenticator()?, config.auth.authorizer()?);
         let (validating_policies, mutating_policies) = (Policies::validating(&registry), Policies::mutating(&registry));
-        let webhooks = |plural: &str| Webhooks::new(&registry, plural);
-        let validating_webhooks = webhooks("validatingwebhookconfigurations");
-        let mutating_webhooks = webhooks("mutatingwebhookconfigurations");
+        let webhooks = |plural: &str, plugin: &str| Webhooks::new(&registry, plural, admission.logins(plugin));
+        let validating_webhooks = webhooks("validatingwebhookconfigurations", "ValidatingAdmissionWebhook");
+        let mutating_webhooks = webhooks("mutatingwebhookconfigurations", "MutatingAdmissionWebhook");
         let allocator = Allocator::new(config.service_cluster_ip_range, config.service_node_port_range.clone());
         let flow = FlowControl::new(config.flow.clone());
         let server = Arc::new(Self {

@@ -24,6 +24,7 @@ mod rbac;
 mod resource;
 mod service;
 mod storage;
+mod trust_bundles;
 
 pub use self::pod_validation::allow_privileged;
 
@@ -168,6 +169,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("apiextensions.k8s.io", "customresourcedefinitions") => &definitions::Definitions,
         ("apiregistration.k8s.io", "apiservices") => &core::ApiServices,
         ("certificates.k8s.io", "certificatesigningrequests") => &certificates::CertificateSigningRequests,
+        ("certificates.k8s.io", "clustertrustbundles") => &trust_bundles::ClusterTrustBundles,
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations" | "mutatingwebhookconfigurations") => {
             &admissionregistration::WebhookConfigurations
         }

@@ -118,9 +118,33 @@ async fn limits_are_filled_in_and_held() -> Result<()> {
     Ok(())
 }
 
+/// What a node does not say it can do is not asked of its pods.
+#[tokio::test]
+async fn a_resize_needs_a_node_that_can_follow_it() -> Result<()> {
+    let api = start(&[], None).await?;
+    let node = json!({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}});
+    created(&api, "/api/v1/nodes", node).await?;
+    let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+    let init = json!([{"name": "i", "image": "i", "resources": cpu("1")}]);
+    let bound = pod("p", json!({"nodeName": "n", "initContainers": init}));
+    created(&api, "/api/v1/namespaces/default/pods", bound).await?;
+    let path = "PATCH /api/v1/namespaces/default/pods/p/resize";
+    let strategic = ("content-type", "application/strategic-merge-patch+json");
+    let resize = json!({"spec": {"initContainers": [{"name": "i", "resources": cpu("2")}]}});
+    let (code, answer, _) = send(&api, path, &[strategic], &resize).await?;
+    let why = "pods \"p\" is forbidden: pod update requires features InPlacePodVerticalScalingInitContainers which are not available on node \"n\"";
+    assert_eq!((code, message(&answer)), (403, why), "{answer}");
+    let declared = json!({"status": {"declaredFeatures": ["InPlacePodVerticalScalingInitContainers"]}});
+    assert_eq!(send(&api, "PATCH /api/v1/nodes/n/status", &[MERGE], &declared).await?.0, 200);
+    api.json("GET /api/v1/nodes", &[], None).await?;
+    let (code, answer, _) = send(&api, path, &[strategic], &resize).await?;
+    assert_eq!(code, 200, "{answer}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn classes_are_chosen_and_enlarging_needs_one_that_can() -> Result<()> {
-    let api = start(&["StorageObjectInUseProtection"], None).await?;
+    let api = start(&[], None).await?;
     let class = json!({
         "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}, "provisioner": "p",
     });

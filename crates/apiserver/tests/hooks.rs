@@ -97,6 +97,36 @@ fn reviews(seen: &Seen) -> Vec<(String, Value)> {
     std::mem::take(&mut *seen.lock())
 }
 
+/// As whom the server asks is what the kubeconfig says for the one who is asked.
+#[tokio::test]
+async fn webhooks_are_asked_as_a_kubeconfig_says() -> Result<()> {
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let noted = shown.clone();
+    let server = Https::answering(&["localhost"], move |asked: Asked| {
+        let authorization = asked.headers.get("authorization").and_then(|value| value.to_str().ok());
+        noted.lock().push(authorization.unwrap_or_default().to_owned());
+        let response = json!({"allowed": true, "uid": asked.body["request"]["uid"]});
+        std::future::ready(Reply::Json(
+            json!({"kind": "AdmissionReview", "apiVersion": asked.body["apiVersion"], "response": response}),
+        ))
+    })
+    .await?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("kubeconfig");
+    let named = format!("localhost:{}", server.port);
+    std::fs::write(&path, json!({"users": [{"name": named, "user": {"token": "mine"}}]}).to_string())?;
+    let configuration = json!({"plugins": [{"name": "ValidatingAdmissionWebhook", "configuration": {
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": path,
+    }}]});
+    let api = Api::start_with(|config| config.admission.configuration = Some(configuration)).await?;
+    configure(&api, "mutating", "m", json!([hook(&server, "/m", json!({}))])).await?;
+    configure(&api, "validating", "v", json!([hook(&server, "/v", json!({}))])).await?;
+    created(&api, MAPS, &map("a")).await?;
+    // Each plugin has a configuration of its own.
+    assert_eq!(*shown.lock(), ["", "Bearer mine"]);
+    Ok(())
+}
+
 /// The mutating one changes, the validating one sees the change; each is told all there is to know.
 #[tokio::test]
 async fn webhooks_are_told_of_requests_and_heard() -> Result<()> {

@@ -64,6 +64,46 @@ async fn approval_takes_leave_of_the_signer() -> Result<()> {
     Ok(())
 }
 
+/// Whoever may write trust bundles vouches only for signers that are theirs.
+#[tokio::test]
+async fn a_bundle_of_a_signer_takes_leave_of_it() -> Result<()> {
+    const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    let api = Api::start().await?;
+    let bob = ("impersonate-user", "bob");
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+    let mut authority = rcgen::CertificateParams::default();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let pem = authority.self_signed(&key)?.pem();
+    let own = json!({"metadata": {"name": "own"}, "spec": {"trustBundle": pem}});
+    let signers = json!({
+        "metadata": {"name": "example.com:signer:a"}, "spec": {"signerName": "example.com/signer", "trustBundle": pem},
+    });
+    let write = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "verbs": ["*"]});
+    let attest = json!({
+        "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["attest"], "resourceNames": ["example.com/signer"],
+    });
+    allow_bob(&api, json!([write])).await?;
+    let (code, answer) = api.json(&format!("POST {BUNDLES}"), &[bob], Some(&own)).await?;
+    assert_eq!(code, 201, "{answer}");
+    let (code, refused) = api.json(&format!("POST {BUNDLES}"), &[bob], Some(&signers)).await?;
+    assert_eq!(code, 403, "{refused}");
+    assert_eq!(
+        refused["message"],
+        "clustertrustbundles.certificates.k8s.io \"example.com:signer:a\" is forbidden: user not permitted to attest for signerName \"example.com/signer\""
+    );
+    allow_bob(&api, json!([write, attest])).await?;
+    let (code, answer) = api.json(&format!("POST {BUNDLES}"), &[bob], Some(&signers)).await?;
+    assert_eq!(code, 201, "{answer}");
+    // What the garbage collector must be able to do needs no leave.
+    allow_bob(&api, json!([write])).await?;
+    let path = format!("PATCH {BUNDLES}/example.com:signer:a");
+    let finalizers = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    assert_eq!(api.json(&path, &[bob, MERGE], Some(&finalizers)).await?.0, 200);
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    assert_eq!(api.json(&path, &[bob, MERGE], Some(&labels)).await?.0, 403);
+    Ok(())
+}
+
 #[tokio::test]
 async fn nobody_becomes_an_administrator_by_asking() -> Result<()> {
     let api = Api::start().await?;

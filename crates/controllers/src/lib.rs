@@ -25,12 +25,16 @@ mod placement;
 mod pod;
 mod pod_control;
 mod pod_gc;
+mod pv_protection;
+mod pvc_protection;
 mod replica_set;
 mod resource_quota;
 mod root_ca;
 mod service;
 mod service_account;
+mod storage_object;
 mod taint_eviction;
+mod vac_protection;
 mod validating_admission_policy_status;
 mod written;
 
@@ -147,6 +151,9 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),
         context.start::<taint_eviction::TaintEviction>(),
+        context.start::<pvc_protection::PvcProtection>(),
+        context.start::<pv_protection::PvProtection>(),
+        context.start::<vac_protection::VacProtection>(),
         context.start::<validating_admission_policy_status::PolicyStatus>(),
         garbage_collector::start(&context.of("generic-garbage-collector")),
     ]

@@ -1,13 +1,13 @@
-//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may approve and sign requests, and that
-//! nobody becomes an administrator by asking.
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest: who may approve and sign
+//! requests, who may vouch for a signer's roots, and that nobody becomes an administrator by asking.
 
 use std::sync::Arc;
 
-use api::{ApiError, Object, ObjectExt as _};
+use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use async_trait::async_trait;
 
 use super::{Attributes, Operation, Plugin};
-use crate::auth::{Access, decide};
+use crate::auth::{Access, decide, escalation};
 use crate::server::ApiServer;
 use crate::strategy;
 
@@ -22,9 +22,7 @@ fn is_part(attributes: &Attributes<'_>, subresource: &str) -> bool {
 }
 
 /// The signer must be one the user may do this for, by its name or by its domain.
-async fn authorize(server: &Arc<ApiServer>, attributes: &Attributes<'_>, verb: &str) -> Result<(), ApiError> {
-    let (Some(user), Some(old)) = (attributes.user(), attributes.old) else { return Ok(()) };
-    let signer = old.text(&["spec", "signerName"]);
+async fn is_authorized(server: &Arc<ApiServer>, user: &UserInfo, verb: &str, signer: &str) -> bool {
     let domain = format!("{}/*", signer.split('/').next().unwrap_or_default());
     for name in [signer, &domain] {
         let access = Access {
@@ -37,10 +35,19 @@ async fn authorize(server: &Arc<ApiServer>, attributes: &Attributes<'_>, verb: &
             ..Access::default()
         };
         if decide(server, user, &access).await.is_allowed() {
-            return Ok(());
+            return true;
         }
     }
-    Err(attributes.forbidden(format!("user not permitted to {verb} requests with signerName {signer:?}")))
+    false
+}
+
+async fn authorize(server: &Arc<ApiServer>, attributes: &Attributes<'_>, verb: &str) -> Result<(), ApiError> {
+    let (Some(user), Some(old)) = (attributes.user(), attributes.old) else { return Ok(()) };
+    let signer = old.text(&["spec", "signerName"]);
+    match is_authorized(server, user, verb, signer).await {
+        true => Ok(()),
+        false => Err(attributes.forbidden(format!("user not permitted to {verb} requests with signerName {signer:?}"))),
+    }
 }
 
 pub(super) struct Approval;
@@ -98,5 +105,31 @@ impl Plugin for SubjectRestriction {
             return Err(attributes.forbidden(why));
         }
         Ok(())
+    }
+}
+
+/// Active whatever upstream's feature gate would say, because the resource is served.
+pub(super) struct ClusterTrustBundleAttest;
+
+#[async_trait]
+impl Plugin for ClusterTrustBundleAttest {
+    fn handles(&self, attributes: &Attributes<'_>) -> bool {
+        let written = matches!(attributes.operation, Operation::Create | Operation::Update);
+        written && attributes.is_of(GROUP, "clustertrustbundles")
+    }
+
+    async fn validate(
+        &self,
+        server: &Arc<ApiServer>,
+        attributes: &Attributes<'_>,
+        bundle: &Object,
+    ) -> Result<(), ApiError> {
+        let signer = bundle.text(&["spec", "signerName"]);
+        let Some(user) = attributes.user().filter(|_| !signer.is_empty()) else { return Ok(()) };
+        let moved_only = attributes.old.is_some_and(|old| escalation::is_for_gc(bundle, old));
+        if moved_only || is_authorized(server, user, "attest", signer).await {
+            return Ok(());
+        }
+        Err(attributes.forbidden(format!("user not permitted to attest for signerName {signer:?}")))
     }
 }

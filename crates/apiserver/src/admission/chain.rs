@@ -1,15 +1,17 @@
 //! The one table of plugins: their order, which of them are on, and what they are configured with.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api::ObjectExt as _;
 use serde_json::Value;
 
 use super::{
     Plugin, always_pull_images, certificates, event_rate_limit, image_policy, limit_ranger, namespace,
-    node_restriction, node_taint, placement, pod_resize, pod_security, pods, policy, refusals, runtime_class,
-    service_account, storage, webhook,
+    node_declared_features, node_restriction, node_taint, placement, pod_resize, pod_security, pods, policy, refusals,
+    runtime_class, service_account, storage, webhook,
 };
+use crate::outbound::Logins;
 
 /// What the flags say.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +68,7 @@ pub enum AdmissionError {
 
 type Make = fn(Option<&Value>) -> Result<Box<dyn Plugin>, String>;
 
-/// A plugin as the table has it. Some are done elsewhere in the path of a write and only named here.
+/// A plugin as the table has it. Some are done elsewhere in the path of a write, or do nothing, and are only named here.
 struct Entry {
     name: &'static str,
     on: bool,
@@ -87,9 +89,8 @@ macro_rules! simple {
     };
 }
 
-/// In upstream's order. NodeRestriction is on here: without it a node's credentials would reach beyond the node.
-/// StorageObjectInUseProtection is off here: what it puts on volumes and claims, controllers must take off again, and a
-/// cluster without those would never let one go.
+/// In upstream's order. NodeRestriction is on here: without it a node's credentials would reach beyond the node. What upstream
+/// turns off with a feature gate that is off by default is known by its name and does nothing.
 const TABLE: &[Entry] = &[
     elsewhere("AlwaysAdmit", false),
     plugin("NamespaceAutoProvision", false, simple!(refusals::NamespaceAutoProvision)),
@@ -110,16 +111,21 @@ const TABLE: &[Entry] = &[
     plugin("EventRateLimit", false, event_rate_limit::EventRateLimit::plugin),
     plugin("ExtendedResourceToleration", false, simple!(placement::ExtendedResourceToleration)),
     plugin("DefaultStorageClass", true, simple!(storage::DefaultStorageClass)),
-    plugin("StorageObjectInUseProtection", false, simple!(storage::StorageObjectInUseProtection)),
+    plugin("StorageObjectInUseProtection", true, simple!(storage::StorageObjectInUseProtection)),
+    elsewhere("PodGroupProtection", true),
     plugin("OwnerReferencesPermissionEnforcement", false, simple!(refusals::OwnerReferencesPermissionEnforcement)),
     plugin("PersistentVolumeClaimResize", true, simple!(storage::PersistentVolumeClaimResize)),
     plugin("RuntimeClass", true, simple!(runtime_class::RuntimeClass)),
     plugin("CertificateApproval", true, simple!(certificates::Approval)),
     plugin("CertificateSigning", true, simple!(certificates::Signing)),
+    plugin("ClusterTrustBundleAttest", true, simple!(certificates::ClusterTrustBundleAttest)),
     plugin("CertificateSubjectRestriction", true, simple!(certificates::SubjectRestriction)),
     plugin("DefaultIngressClass", true, simple!(storage::DefaultIngressClass)),
     plugin("DenyServiceExternalIPs", false, simple!(refusals::DenyServiceExternalIps)),
     plugin("PodTopologyLabels", true, simple!(placement::PodTopologyLabels)),
+    elsewhere("PodGroupWorkloadExists", true),
+    plugin("NodeDeclaredFeatureValidator", true, simple!(node_declared_features::NodeDeclaredFeatureValidator)),
+    elsewhere("JobValidation", true),
     plugin("PodResizeValidator", true, simple!(pod_resize::PodResizeValidator)),
     // Asked after all others, and all others once more after it.
     elsewhere(policy::mutating::NAME, true),
@@ -135,6 +141,8 @@ const TABLE: &[Entry] = &[
 pub(crate) struct Chain {
     names: Vec<&'static str>,
     plugins: Vec<Box<dyn Plugin>>,
+    /// As whom the webhooks of a plugin are asked.
+    logins: Vec<(&'static str, Arc<Logins>)>,
 }
 
 impl Chain {
@@ -147,19 +155,16 @@ impl Chain {
             return Err(AdmissionError::Both(name.clone()));
         }
         let listed = |list: &[String], entry: &Entry| list.iter().any(|name| name == entry.name);
-        let mut chain = Self { names: Vec::new(), plugins: Vec::new() };
+        let mut chain = Self { names: Vec::new(), plugins: Vec::new(), logins: Vec::new() };
         for entry in TABLE {
             if listed(&settings.disable, entry) || !(entry.on || listed(&settings.enable, entry)) {
                 continue;
             }
             chain.names.push(entry.name);
             let own = configuration(settings, entry.name);
-            // Neither is an option: without them webhooks would be asked as nobody, or not at all.
-            let unsupported = ["kubeConfigFile", "staticManifestsDir"].into_iter().find(|field| {
-                entry.name.ends_with("AdmissionWebhook") && own.and_then(|own| own.get(field)?.as_str()) > Some("")
-            });
-            if let Some(field) = unsupported {
-                return Err(AdmissionError::Configuration(entry.name, format!("{field} is not supported")));
+            if entry.name.ends_with("AdmissionWebhook") {
+                let logins = logins(own).map_err(|why| AdmissionError::Configuration(entry.name, why))?;
+                chain.logins.push((entry.name, Arc::new(logins)));
             }
             if let Some(make) = entry.make {
                 let made = make(own);
@@ -173,8 +178,29 @@ impl Chain {
         self.plugins.iter().map(|plugin| &**plugin)
     }
 
+    pub(crate) fn logins(&self, name: &str) -> Arc<Logins> {
+        let own = self.logins.iter().find(|(plugin, _)| *plugin == name);
+        own.map(|(_, logins)| logins.clone()).unwrap_or_default()
+    }
+
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.names.contains(&name)
+    }
+}
+
+/// What a WebhookAdmissionConfiguration says of who asks.
+fn logins(own: Option<&Value>) -> Result<Logins, String> {
+    let text = |field: &str| own.and_then(|own| own.get(field)?.as_str()).unwrap_or_default();
+    // Without them webhooks would not be asked at all.
+    if !text("staticManifestsDir").is_empty() {
+        return Err("staticManifestsDir is not supported".into());
+    }
+    match Path::new(text("kubeConfigFile")) {
+        path if path.as_os_str().is_empty() => Ok(Logins::default()),
+        path if path.is_relative() => {
+            Err(format!("kubeConfigFile: Invalid value: {path:?}: must be an absolute file path"))
+        }
+        path => Logins::read(path).map_err(|error| error.to_string()),
     }
 }
 
@@ -212,10 +238,38 @@ mod tests {
             ]})),
             ..AdmissionSettings::default()
         };
-        let error = Chain::new(&own(serde_json::json!({"kubeConfigFile": "/a"}))).err().map(|error| error.to_string());
-        let why = "the configuration of the admission plugin MutatingAdmissionWebhook cannot be used: kubeConfigFile is not supported";
-        assert_eq!(error.as_deref(), Some(why));
-        assert!(Chain::new(&own(serde_json::json!({"kubeConfigFile": ""}))).is_ok());
+        let check = |configuration: Value, want: Option<&str>| {
+            let error = Chain::new(&own(configuration)).err().map(|error| error.to_string());
+            let want = want.map(|why| {
+                format!("the configuration of the admission plugin MutatingAdmissionWebhook cannot be used: {why}")
+            });
+            assert_eq!(error, want);
+        };
+        check(serde_json::json!({"kubeConfigFile": ""}), None);
+        check(serde_json::json!({"staticManifestsDir": "/a"}), Some("staticManifestsDir is not supported"));
+        let relative = "kubeConfigFile: Invalid value: \"a\": must be an absolute file path";
+        check(serde_json::json!({"kubeConfigFile": "a"}), Some(relative));
+        let missing = "/no/such/file cannot be read: No such file or directory (os error 2)";
+        check(serde_json::json!({"kubeConfigFile": "/no/such/file"}), Some(missing));
+    }
+
+    /// As upstream documents it; the order decides who sees whose changes.
+    const ON_BY_DEFAULT: &str = "NamespaceLifecycle LimitRanger ServiceAccount NodeRestriction TaintNodesByCondition \
+        PodSecurity Priority DefaultTolerationSeconds DefaultStorageClass StorageObjectInUseProtection PodGroupProtection \
+        PersistentVolumeClaimResize RuntimeClass CertificateApproval CertificateSigning ClusterTrustBundleAttest \
+        CertificateSubjectRestriction DefaultIngressClass PodTopologyLabels PodGroupWorkloadExists \
+        NodeDeclaredFeatureValidator JobValidation PodResizeValidator MutatingAdmissionPolicy MutatingAdmissionWebhook \
+        ValidatingAdmissionPolicy ValidatingAdmissionWebhook ResourceQuota";
+
+    #[test]
+    fn upstreams_plugins_are_there_in_upstreams_order() {
+        let chain = Chain::new(&AdmissionSettings::default()).unwrap();
+        assert_eq!(chain.names.join(" "), ON_BY_DEFAULT);
+        assert_eq!(TABLE.len(), 41);
+        for entry in TABLE {
+            let settings = AdmissionSettings { disable: vec![entry.name.into()], ..AdmissionSettings::default() };
+            assert!(!Chain::new(&settings).unwrap().is_on(entry.name), "{}", entry.name);
+        }
     }
 
     #[test]

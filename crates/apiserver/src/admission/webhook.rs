@@ -21,7 +21,7 @@ use super::policy::GROUP;
 use super::rules::{self, Criteria, Matched, strings};
 use super::{Attributes, Operation};
 use crate::convert;
-use crate::outbound::{Outbound, OutboundError};
+use crate::outbound::{Logins, Outbound, OutboundError};
 use crate::pipeline::Context;
 use crate::registry::{Registry, Served};
 use crate::server::ApiServer;
@@ -34,16 +34,18 @@ const DEFAULT_TIMEOUT: u64 = 10;
 pub(crate) struct Webhooks(RwLock<State>);
 
 struct State {
+    /// As whom they are asked.
+    logins: Arc<Logins>,
     follower: Option<Follower>,
     known: BTreeMap<String, Vec<Arc<Hook>>>,
     hooks: Arc<[Arc<Hook>]>,
 }
 
 impl Webhooks {
-    pub(crate) fn new(registry: &Registry, plural: &str) -> Self {
+    pub(crate) fn new(registry: &Registry, plural: &str, logins: Arc<Logins>) -> Self {
         let cache = registry.stored(GROUP, plural).and_then(|served| served.cache.clone());
         let follower = cache.map(Follower::new);
-        Self(RwLock::new(State { follower, known: BTreeMap::new(), hooks: Arc::new([]) }))
+        Self(RwLock::new(State { logins, follower, known: BTreeMap::new(), hooks: Arc::new([]) }))
     }
 
     /// What is configured now.
@@ -55,10 +57,10 @@ impl Webhooks {
             }
         }
         let mut state = self.0.write();
-        let State { follower, known, hooks } = &mut *state;
+        let State { logins, follower, known, hooks } = &mut *state;
         let Some(follower) = follower else { return hooks.clone() };
         follower.catch_up(|step| {
-            let entry = |stored: &Stored| (stored.key.to_string(), Hook::all(&stored.decode()));
+            let entry = |stored: &Stored| (stored.key.to_string(), Hook::all(&stored.decode(), logins));
             match step {
                 Step::Reset(snapshot) => *known = snapshot.objects.values().map(|stored| entry(stored)).collect(),
                 Step::Changed(change) if change.deleted => drop(known.remove(&*change.object.key)),
@@ -96,16 +98,16 @@ enum Failure {
 }
 
 impl Hook {
-    fn all(configuration: &Object) -> Vec<Arc<Self>> {
+    fn all(configuration: &Object, logins: &Logins) -> Vec<Arc<Self>> {
         let list = configuration.get("webhooks").and_then(Value::as_array).into_iter().flatten();
         let hooks = list.filter_map(Value::as_object).enumerate();
         // One without rules is about nothing.
         let hooks =
             hooks.filter(|(_, hook)| hook.get("rules").and_then(Value::as_array).is_some_and(|r| !r.is_empty()));
-        hooks.map(|(index, hook)| Arc::new(Self::of(configuration.name(), index, hook))).collect()
+        hooks.map(|(index, hook)| Arc::new(Self::of(configuration.name(), index, hook, logins))).collect()
     }
 
-    fn of(configuration: &str, index: usize, hook: &Object) -> Self {
+    fn of(configuration: &str, index: usize, hook: &Object, logins: &Logins) -> Self {
         let name = hook.text(&["name"]).to_owned();
         let client = hook.get("clientConfig").and_then(Value::as_object).cloned().unwrap_or_default();
         let timeout = hook.get("timeoutSeconds").and_then(Value::as_u64).unwrap_or(DEFAULT_TIMEOUT);
@@ -115,7 +117,7 @@ impl Hook {
             name,
             criteria: Criteria::of(hook, "rules").map_err(|error| error.to_string()),
             conditions: MatchConditions::of(hook),
-            client: Outbound::from_client_config(&client),
+            client: Outbound::from_client_config(&client).map(|client| client.logged_in(logins)),
             reviews: strings(hook.get("admissionReviewVersions")),
             timeout: Duration::from_secs(timeout),
             has_side_effects: !matches!(hook.text(&["sideEffects"]), "None" | "NoneOnDryRun"),

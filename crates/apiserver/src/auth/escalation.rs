@@ -94,7 +94,7 @@ fn access<'a>(verb: &'a str, resource: &'a str, name: &'a str, namespace: &'a st
 }
 
 /// Only what the garbage collector must change differs.
-fn is_for_gc(new: &Object, old: &Object) -> bool {
+pub(crate) fn is_for_gc(new: &Object, old: &Object) -> bool {
     let rest = |object: &Object| {
         let mut rest = object.clone();
         for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {

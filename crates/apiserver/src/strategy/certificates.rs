@@ -211,7 +211,7 @@ fn conditions(at: &At<'_>) {
 }
 
 /// `domain/path`, with at least two segments in the domain.
-fn signer_name(at: &At<'_>) {
+pub(super) fn signer_name(at: &At<'_>) {
     if !at.needed() {
         return;
     }

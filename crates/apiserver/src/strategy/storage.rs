@@ -43,7 +43,6 @@ impl Strategy for PersistentVolumes {
     fn prepare_for_create(&self, object: &mut Object) {
         let now = crate::handlers::now();
         object.insert("status".into(), json!({"phase": "Pending", "lastPhaseTransitionTime": now}));
-        protect(object, "kubernetes.io/pv-protection");
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
@@ -137,14 +136,6 @@ fn positive(at: &At<'_>) {
     }
 }
 
-/// What deletes it must wait until nobody uses it.
-fn protect(object: &mut Object, finalizer: &str) {
-    let list = object.metadata().entry("finalizers").or_insert_with(|| json!([]));
-    if let Some(list) = list.as_array_mut().filter(|list| !list.iter().any(|known| known == finalizer)) {
-        list.push(finalizer.into());
-    }
-}
-
 pub(super) struct PersistentVolumeClaims;
 
 impl Strategy for PersistentVolumeClaims {
@@ -158,7 +149,6 @@ impl Strategy for PersistentVolumeClaims {
 
     fn prepare_for_create(&self, object: &mut Object) {
         object.insert("status".into(), json!({"phase": "Pending"}));
-        protect(object, "kubernetes.io/pvc-protection");
         // A data source that names no kind is none.
         let named = object.at(&["spec", "dataSource", "name"]).is_some();
         if object.at(&["spec", "dataSource"]).is_some() && !named {
@@ -271,10 +261,6 @@ fn parameters(at: &At<'_>) {
 pub(super) struct VolumeAttributesClasses;
 
 impl Strategy for VolumeAttributesClasses {
-    fn prepare_for_create(&self, object: &mut Object) {
-        protect(object, "kubernetes.io/vac-protection");
-    }
-
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             at.field("driverName").needed_named(is_driver);
