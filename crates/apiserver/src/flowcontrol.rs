@@ -7,7 +7,9 @@
 mod allocation;
 pub(crate) mod controller;
 mod demand;
+mod dropped;
 pub(crate) mod dump;
+mod histogram;
 mod queue_set;
 mod rule;
 mod seat;
@@ -26,6 +28,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::dropped::Dropped;
+use self::histogram::Histogram;
 use self::queue_set::{Asker, QueueSet, Start};
 use self::rule::Rule;
 use self::seat::{Seat, keep};
@@ -112,6 +116,7 @@ struct Limits {
 /// The seats of a level and who is on them; it outlives changes of the configuration.
 struct Room {
     set: Mutex<QueueSet>,
+    dropped: Mutex<Dropped>,
     /// Somebody sees to it that those who linger leave.
     is_watched: AtomicBool,
 }
@@ -119,8 +124,14 @@ struct Room {
 /// The names of a level and of a schema.
 type Key = (String, String);
 
+impl Room {
+    /// One is refused; after how many seconds it should come again.
+    fn refuse(&self) -> i64 {
+        self.dropped.lock().record(jiff::Timestamp::now().as_second())
+    }
+}
+
 /// What was counted of one schema in one level.
-#[derive(Default)]
 struct Counted {
     dispatched: AtomicU64,
     rejected: [AtomicU64; REASONS.len()],
@@ -129,29 +140,34 @@ struct Counted {
     executing: AtomicUsize,
     executing_seats: AtomicUsize,
     /// How long they waited: those that went on, and those that did not.
-    waits: [Waits; 2],
+    waits: [Histogram; 2],
+    /// How long they took: all but watches, and how watches began.
+    executions: [Histogram; 2],
+    seats: Histogram,
+    queue_lengths: Histogram,
+    /// Whom writes were told to.
+    watchers: Histogram,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self {
+            dispatched: AtomicU64::default(),
+            rejected: Default::default(),
+            waiting: AtomicUsize::default(),
+            waiting_seats: AtomicUsize::default(),
+            executing: AtomicUsize::default(),
+            executing_seats: AtomicUsize::default(),
+            waits: [(); 2].map(|()| Histogram::new(histogram::SECONDS)),
+            executions: [(); 2].map(|()| Histogram::new(histogram::SECONDS)),
+            seats: Histogram::new(histogram::SEATS),
+            queue_lengths: Histogram::new(histogram::LENGTHS),
+            watchers: Histogram::new(histogram::WATCHERS),
+        }
+    }
 }
 
 const REASONS: [&str; 3] = ["concurrency-limit", "queue-full", "time-out"];
-/// Upstream's, in seconds.
-const WAIT_BUCKETS: [f64; 14] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, f64::INFINITY];
-
-#[derive(Default)]
-struct Waits {
-    buckets: [AtomicU64; WAIT_BUCKETS.len()],
-    nanos: AtomicU64,
-}
-
-impl Waits {
-    fn observe(&self, waited: Duration) {
-        let seconds = waited.as_secs_f64();
-        let bucket = WAIT_BUCKETS.iter().position(|most| seconds <= *most).and_then(|index| self.buckets.get(index));
-        if let Some(count) = bucket {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        self.nanos.fetch_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-}
 
 /// Everything that is configured, replaced as a whole.
 #[derive(Default)]
@@ -180,7 +196,8 @@ pub(crate) struct FlowControl {
 enum Entry {
     Now(Seat),
     Wait(Seat, tokio::sync::oneshot::Receiver<()>),
-    Rejected,
+    /// After how many seconds to come again.
+    Rejected(i64),
 }
 
 impl FlowControl {
@@ -224,11 +241,11 @@ impl ApiServer {
             return Ok(None);
         }
         if !self.flow.settings.enable_priority_and_fairness {
-            return self.flow.count(&context.user, info).map(Some).ok_or_else(|| self.refuse(context));
+            return self.flow.count(&context.user, info).map(Some).ok_or_else(|| self.refuse(context, 1));
         }
         let (seat, woken) = match self.enter(context) {
             Entry::Now(seat) => return Ok(Some(seat)),
-            Entry::Rejected => return Err(self.refuse(context)),
+            Entry::Rejected(retry_after) => return Err(self.refuse(context, retry_after)),
             Entry::Wait(seat, woken) => (seat, woken),
         };
         let asked = context.query.get("timeout").filter(|_| context.info.verb != "watch").and_then(parse_duration);
@@ -236,8 +253,8 @@ impl ApiServer {
         match tokio::time::timeout(limit, woken).await {
             Ok(Ok(())) => Ok(Some(seat.seated())),
             _ => {
-                seat.give_up();
-                Err(self.refuse(context))
+                let retry_after = seat.give_up();
+                Err(self.refuse(context, retry_after))
             }
         }
     }
@@ -248,10 +265,10 @@ impl ApiServer {
         keep(response, seat, if begins { self.flow.watchers.register(&context.info) } else { None }, begins)
     }
 
-    fn refuse(&self, context: &Context) -> Response<Body> {
+    fn refuse(&self, context: &Context, retry_after: i64) -> Response<Body> {
         let info = &context.info;
         context.is_served.store(self.find(&info.group, &info.version, &info.resource).is_some(), Ordering::Relaxed);
-        too_many()
+        too_many(retry_after)
     }
 
     fn enter(&self, context: &mut Context) -> Entry {
@@ -259,10 +276,14 @@ impl ApiServer {
         let (info, user) = (&context.info, &context.user);
         let matching = plan.schemas.iter().find(|schema| schema.rules.iter().any(|rule| rule.matches(user, info)));
         // The last one is for everybody.
-        let Some(schema) = matching.or(plan.schemas.last()) else { return Entry::Rejected };
+        let Some(schema) = matching.or(plan.schemas.last()) else { return Entry::Rejected(1) };
         context.flow = Some((schema.uid.clone(), schema.level.uid.clone()));
         self.flow.note_busy();
-        let width = width::estimate(self, info, &context.query, schema.level.most_seats);
+        let (width, watchers) = width::estimate(self, info, &context.query, schema.level.most_seats);
+        schema.counted.seats.observe(width.seats() as f64);
+        if let Some(watchers) = watchers {
+            schema.counted.watchers.observe(watchers as f64);
+        }
         let flow = schema.flow(&user.name, &info.namespace);
         let mut hasher = DefaultHasher::new();
         (&schema.name, flow).hash(&mut hasher);
@@ -274,15 +295,21 @@ impl ApiServer {
             flow: flow.to_owned(),
         };
         let room = schema.level.room.clone();
-        let started = room.set.lock().start(asker, width, hasher.finish(), now());
-        let seat = |id| Seat::waiting(room.clone(), id, schema.counted.clone(), width);
+        let (started, length) = {
+            let mut set = room.set.lock();
+            (set.start(asker, width, hasher.finish(), now()), set.enqueued.take())
+        };
+        if let Some(length) = length {
+            schema.counted.queue_lengths.observe(length as f64);
+        }
+        let seat = |id| Seat::waiting(room.clone(), id, schema.counted.clone(), width, info.verb == "watch");
         match started {
             Start::Rejected(reason) => {
                 let at = REASONS.iter().position(|known| *known == reason);
                 if let Some(count) = at.and_then(|at| schema.counted.rejected.get(at)) {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                Entry::Rejected
+                Entry::Rejected(room.refuse())
             }
             Start::Execute(id) => Entry::Now(seat(id).seated()),
             Start::Wait(id, woken) => {
@@ -312,11 +339,11 @@ impl FlowControl {
 }
 
 /// What upstream says to whom it refuses.
-fn too_many() -> Response<Body> {
+fn too_many(retry_after: i64) -> Response<Body> {
     let text = "Too many requests, please try again later.\n";
     let mut response = respond_bytes(StatusCode::TOO_MANY_REQUESTS, "text/plain; charset=utf-8", text);
     let headers = response.headers_mut();
-    headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -113,6 +113,14 @@ async fn an_answer_names_its_schema_and_level_and_a_full_level_refuses() -> Resu
         "apiserver_flowcontrol_rejected_requests_total{flow_schema=\"bobs\",priority_level=\"narrow\",reason=\"concurrency-limit\"} 1",
         "apiserver_flowcontrol_current_executing_requests{flow_schema=\"bobs\",priority_level=\"narrow\"} 1",
         "apiserver_flowcontrol_nominal_limit_seats{priority_level=\"narrow\"} 1",
+        "apiserver_flowcontrol_work_estimated_seats_bucket{flow_schema=\"bobs\",priority_level=\"narrow\",le=\"1\"} ",
+        "apiserver_flowcontrol_request_execution_seconds_count{type=\"regular\",flow_schema=\"bobs\",priority_level=\"narrow\"} ",
+        "apiserver_flowcontrol_watch_count_samples_bucket{flow_schema=\"",
+        "apiserver_flowcontrol_request_queue_length_after_enqueue_bucket{flow_schema=\"",
+        "apiserver_flowcontrol_priority_level_seat_utilization_count{phase=\"executing\",priority_level=\"narrow\"} ",
+        "apiserver_flowcontrol_priority_level_request_utilization_sum{phase=\"waiting\",priority_level=\"narrow\"} 0",
+        "apiserver_flowcontrol_demand_seats_bucket{priority_level=\"narrow\",le=\"1\"} ",
+        "apiserver_flowcontrol_target_seats{priority_level=\"narrow\"} 1",
     ] {
         assert!(told.contains(line), "{line}\n{told}");
     }

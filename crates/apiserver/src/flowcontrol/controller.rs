@@ -104,7 +104,7 @@ pub(super) fn digest(flow: &FlowControl, schemas: &[Object], levels: &[Object]) 
         let known = old.levels.iter().find(|level| level.name == object.name()).map(|level| level.room.clone());
         let room = known.unwrap_or_else(|| {
             let set = Mutex::new(QueueSet::new(queuing, limits.nominal, now()));
-            Arc::new(Room { set, is_watched: AtomicBool::new(false) })
+            Arc::new(Room { set, dropped: Mutex::default(), is_watched: AtomicBool::new(false) })
         });
         levels.push(Arc::new(Level {
             name: object.name().to_owned(),
@@ -189,6 +189,7 @@ pub(super) fn borrow(flow: &FlowControl, plan: &Plan, now: Duration) {
         let known = {
             let mut set = level.room.set.lock();
             set.sync(now);
+            set.nominal = level.limits.nominal;
             set.demand.settle(now, PERIOD)
         };
         let high = known.high_watermark.round() as usize;
@@ -221,6 +222,7 @@ pub(super) fn borrow(flow: &FlowControl, plan: &Plan, now: Duration) {
             // Bounds that leave no choice leave everything as it was.
             Some(_) => shares.next().map_or(set.limit(), |share| share.round() as usize),
         };
+        set.target = item.map_or(*lower as f64, |item| item.target);
         set.configure(level.queuing, limit, now);
     }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use ::http::{Method, Response, StatusCode};
 
-use super::queue_set::Request;
-use super::{Counted, FlowControl, REASONS, WAIT_BUCKETS, now};
+use super::histogram::{Histogram, Lasting};
+use super::queue_set::{Request, Shares};
+use super::{Counted, FlowControl, REASONS, now};
 use crate::http::{Body, Query, page_not_found, respond_bytes};
 use crate::request_info::RequestInfo;
 
@@ -230,25 +231,52 @@ pub(crate) fn metrics(flow: &FlowControl, text: &mut String) {
             }
         }
     });
-    family("request_wait_duration_seconds", "histogram", "How long requests waited.", &mut |text, name| {
-        for ((key, one), (execute, index)) in
-            counted.iter().flat_map(|entry| [("true", 0), ("false", 1)].map(|which| (entry, which)))
-        {
-            let Some(waits) = one.waits.get(index) else { continue };
-            let labels = format!("execute=\"{execute}\",{}", of(key));
-            let mut total = 0;
-            for (most, count) in WAIT_BUCKETS.iter().zip(&waits.buckets) {
-                total += load(count);
-                let most = if most.is_finite() { most.to_string() } else { "+Inf".to_owned() };
-                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{most}\"}} {total}");
+    type Seen = (&'static str, &'static str, &'static str, fn(&Counted) -> &Histogram);
+    let seen: [&[Seen]; 5] = [
+        &[
+            ("request_wait_duration_seconds", "How long requests waited.", "execute=\"true\",", |one| {
+                let [went_on, _] = &one.waits;
+                went_on
+            }),
+            ("request_wait_duration_seconds", "", "execute=\"false\",", |one| {
+                let [_, given_up] = &one.waits;
+                given_up
+            }),
+        ],
+        &[
+            (
+                "request_execution_seconds",
+                "How long requests took, and watches to begin.",
+                "type=\"regular\",",
+                |one| {
+                    let [regular, _] = &one.executions;
+                    regular
+                },
+            ),
+            ("request_execution_seconds", "", "type=\"watch\",", |one| {
+                let [_, watch] = &one.executions;
+                watch
+            }),
+        ],
+        &[("work_estimated_seats", "Seats that requests were thought to take.", "", |one| &one.seats)],
+        &[("request_queue_length_after_enqueue", "How long queues were with each that was put into one.", "", |one| {
+            &one.queue_lengths
+        })],
+        &[("watch_count_samples", "How many watch what is written.", "", |one| &one.watchers)],
+    ];
+    for kinds in seen {
+        let Some((name, help, ..)) = kinds.first() else { continue };
+        family(name, "histogram", help, &mut |text, name| {
+            for (key, one) in counted.iter() {
+                for (_, _, label, read) in kinds {
+                    read(one).write(text, name, &format!("{label}{}", of(key)));
+                }
             }
-            let seconds = Duration::from_nanos(load(&waits.nanos)).as_secs_f64();
-            let _ = writeln!(text, "{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {total}");
-        }
-    });
+        });
+    }
     let plan = flow.plan.load();
     type OfLevel = (&'static str, &'static str, fn(&Arc<super::Level>) -> f64);
-    let levels: [OfLevel; 8] = [
+    let levels: [OfLevel; 10] = [
         ("nominal_limit_seats", "Seats by the configured shares.", |level| level.limits.nominal as f64),
         ("lower_limit_seats", "Seats that are never lent.", |level| level.limits.lower as f64),
         ("upper_limit_seats", "Seats at most, with what is borrowed.", |level| level.limits.upper as f64),
@@ -263,11 +291,44 @@ pub(crate) fn metrics(flow: &FlowControl, text: &mut String) {
         ("demand_seats_smoothed", "Seats that are wanted, as far as is known.", |level| {
             level.room.set.lock().demand.known.smoothed
         }),
+        ("target_seats", "Seats that the last division aimed at.", |level| level.room.set.lock().target),
+        ("current_r", "Seat-seconds that each busy queue has been due.", |level| level.room.set.lock().r()),
     ];
     for (name, help, read) in levels {
         family(name, "gauge", help, &mut |text, name| {
             for level in &plan.levels {
                 let _ = writeln!(text, "{name}{{priority_level=\"{}\"}} {}", level.name, read(level));
+            }
+        });
+    }
+    for level in &plan.levels {
+        level.room.set.lock().sync(now());
+    }
+    type OfShare = (&'static str, &'static str, &'static [(&'static str, fn(&Shares) -> &Lasting)]);
+    let shares: [OfShare; 3] = [
+        (
+            "priority_level_seat_utilization",
+            "For how many nanoseconds what part of the seats was taken.",
+            &[("phase=\"executing\",", |shares| &shares.seats)],
+        ),
+        (
+            "priority_level_request_utilization",
+            "For how many nanoseconds how many requests there were, as a part of those that may be.",
+            &[("phase=\"executing\",", |shares| &shares.executing), ("phase=\"waiting\",", |shares| &shares.waiting)],
+        ),
+        (
+            "demand_seats",
+            "For how many nanoseconds how many seats were wanted, as a part of the nominal ones.",
+            &[("", |shares| &shares.demand)],
+        ),
+    ];
+    for (name, help, phases) in shares {
+        family(name, "histogram", help, &mut |text, name| {
+            for level in &plan.levels {
+                let set = level.room.set.lock();
+                for (label, read) in phases {
+                    read(&set.shares).write(text, name, &format!("{label}priority_level=\"{}\"", level.name));
+                }
             }
         });
     }

@@ -12,6 +12,7 @@ use slab::Slab;
 use tokio::sync::oneshot;
 
 use super::demand::Demand;
+use super::histogram::{self, Lasting};
 use super::width::Width;
 
 /// How long a request is thought to take before it has.
@@ -101,6 +102,23 @@ pub(super) struct QueueSet {
     pub(super) rejected: u64,
     pub(super) cancelled: u64,
     pub(super) demand: Demand,
+    /// What the last division of seats aimed at.
+    pub(super) target: f64,
+    /// Seats by the configured shares.
+    pub(super) nominal: usize,
+    pub(super) shares: Shares,
+    /// How long its queue was with the last that was put into one.
+    pub(super) enqueued: Option<usize>,
+}
+
+/// For how long what part of a level was in use.
+#[derive(Debug)]
+pub(super) struct Shares {
+    pub(super) seats: Lasting,
+    pub(super) executing: Lasting,
+    pub(super) waiting: Lasting,
+    /// Of the nominal seats.
+    pub(super) demand: Lasting,
 }
 
 impl QueueSet {
@@ -124,6 +142,15 @@ impl QueueSet {
             rejected: 0,
             cancelled: 0,
             demand: Demand::new(now),
+            target: 0.0,
+            nominal: limit,
+            shares: Shares {
+                seats: Lasting::new(histogram::SEAT_SHARES),
+                executing: Lasting::new(histogram::REQUEST_SHARES),
+                waiting: Lasting::new(histogram::REQUEST_SHARES),
+                demand: Lasting::new(histogram::DEMANDS),
+            },
+            enqueued: None,
         };
         set.configure(queuing, limit, now);
         set
@@ -178,10 +205,27 @@ impl QueueSet {
     fn advance(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.last);
         self.last = self.last.max(now);
+        if !elapsed.is_zero() {
+            self.note_shares(elapsed);
+        }
         if self.active > 0 {
             let busy = (self.seats_in_use + self.seats_waiting).min(self.limit);
             self.r += busy as f64 / self.active as f64 * elapsed.as_secs_f64();
         }
+    }
+
+    fn note_shares(&mut self, elapsed: Duration) {
+        let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+        let places = if let Queuing::Queue { queues, length, .. } = self.queuing { queues * length } else { 1 };
+        let wanted = self.seats_in_use + self.seats_waiting;
+        self.shares.seats.add(share(self.seats_in_use, self.limit), elapsed);
+        self.shares.executing.add(share(self.executing, self.limit), elapsed);
+        self.shares.waiting.add(share(self.waiting, places), elapsed);
+        self.shares.demand.add(share(wanted, self.nominal), elapsed);
+    }
+
+    pub(super) fn r(&self) -> f64 {
+        self.r
     }
 
     /// When somebody leaves that others wait for.
@@ -226,6 +270,7 @@ impl QueueSet {
         }
         request.queue = Some(index);
         if goes_on {
+            self.enqueued = Some(1);
             // Nobody is before it, so that there is nothing to compare.
             self.robin = index;
             let id = self.requests.insert(request);
@@ -239,6 +284,7 @@ impl QueueSet {
         queue.work += width.work(ESTIMATED);
         let id = self.requests.insert(request);
         queue.waiting.push_back(id);
+        self.enqueued = Some(queue.waiting.len());
         self.waiting += 1;
         self.seats_waiting += seats;
         self.note_demand(now);

@@ -29,8 +29,10 @@ struct Fair {
     id: usize,
     counted: Arc<Counted>,
     width: Width,
+    /// When it came; when it went on, once it has.
     since: Duration,
     is_seated: bool,
+    is_watch: bool,
 }
 
 impl Seat {
@@ -43,10 +45,10 @@ impl Seat {
         Self(Some(Kind::Counted(counter)))
     }
 
-    pub(super) fn waiting(room: Arc<Room>, id: usize, counted: Arc<Counted>, width: Width) -> Self {
+    pub(super) fn waiting(room: Arc<Room>, id: usize, counted: Arc<Counted>, width: Width, is_watch: bool) -> Self {
         counted.waiting.fetch_add(1, Ordering::Relaxed);
         counted.waiting_seats.fetch_add(width.seats(), Ordering::Relaxed);
-        Self(Some(Kind::Fair(Fair { room, id, counted, width, since: now(), is_seated: false })))
+        Self(Some(Kind::Fair(Fair { room, id, counted, width, since: now(), is_seated: false, is_watch })))
     }
 
     /// It goes on.
@@ -60,17 +62,19 @@ impl Seat {
             counted.executing_seats.fetch_add(seats, Ordering::Relaxed);
             counted.dispatched.fetch_add(1, Ordering::Relaxed);
             let [went_on, _] = &counted.waits;
-            went_on.observe(now().saturating_sub(fair.since));
+            let now = now();
+            went_on.observe(now.saturating_sub(fair.since).as_secs_f64());
+            fair.since = now;
         }
         self
     }
 
-    /// It has waited for too long.
-    pub(super) fn give_up(self) {
-        if let Some(Kind::Fair(fair)) = &self.0 {
-            let [_, _, late] = &fair.counted.rejected;
-            late.fetch_add(1, Ordering::Relaxed);
-        }
+    /// It has waited for too long; after how many seconds it should come again.
+    pub(super) fn give_up(self) -> i64 {
+        let Some(Kind::Fair(fair)) = &self.0 else { return 1 };
+        let [_, _, late] = &fair.counted.rejected;
+        late.fetch_add(1, Ordering::Relaxed);
+        fair.room.refuse()
     }
 }
 
@@ -89,11 +93,15 @@ impl Drop for Seat {
                 };
                 requests.fetch_sub(1, Ordering::Relaxed);
                 of_seats.fetch_sub(seats, Ordering::Relaxed);
-                if !fair.is_seated {
-                    let [_, given_up] = &counted.waits;
-                    given_up.observe(now().saturating_sub(fair.since));
-                }
-                fair.room.set.lock().finish(fair.id, now());
+                let now = now();
+                let ([_, given_up], [regular, watching]) = (&counted.waits, &counted.executions);
+                let seen = match (fair.is_seated, fair.is_watch) {
+                    (false, _) => given_up,
+                    (true, false) => regular,
+                    (true, true) => watching,
+                };
+                seen.observe(now.saturating_sub(fair.since).as_secs_f64());
+                fair.room.set.lock().finish(fair.id, now);
                 watch(&fair.room);
             }
         }

@@ -63,8 +63,20 @@ impl Width {
     }
 }
 
-/// What a request will take, of the `most` seats that its priority level gives to one.
-pub(super) fn estimate(server: &ApiServer, info: &RequestInfo, query: &Query, most: usize) -> Width {
+/// What a request will take, of the `most` seats that its priority level gives to one; and how many a write will be told to.
+pub(super) fn estimate(server: &ApiServer, info: &RequestInfo, query: &Query, most: usize) -> (Width, Option<usize>) {
+    match info.verb {
+        // Nobody is told of a token.
+        "create" if info.resource == "serviceaccounts" && info.subresource == "token" => (Width::ONE, None),
+        "create" | "update" | "patch" | "delete" if info.is_resource => {
+            let watchers = server.flow.watchers.interested(info);
+            (Width::of_write(watchers, most), Some(watchers))
+        }
+        _ => (of_read(server, info, query, most), None),
+    }
+}
+
+fn of_read(server: &ApiServer, info: &RequestInfo, query: &Query, most: usize) -> Width {
     if !info.is_resource {
         return Width::ONE;
     }
@@ -89,9 +101,6 @@ pub(super) fn estimate(server: &ApiServer, info: &RequestInfo, query: &Query, mo
             };
             Width::of_list(objects, bytes.checked_div(count).unwrap_or_default(), most)
         }
-        // Nobody is told of a token.
-        "create" if info.resource == "serviceaccounts" && info.subresource == "token" => Width::ONE,
-        "create" | "update" | "patch" | "delete" => Width::of_write(server.flow.watchers.interested(info), most),
         _ => Width::ONE,
     }
 }
