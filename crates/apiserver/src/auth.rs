@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod node;
 mod oidc;
 pub(crate) mod rbac;
+pub(crate) mod reload;
 pub(crate) mod request_header;
 pub(crate) mod rule;
 pub(crate) mod settings;

@@ -61,6 +61,16 @@ pub struct Config {
     pub flow: FlowSettings,
 }
 
+impl Config {
+    /// Whom a token that is good for the API is meant for.
+    pub(crate) fn api_audiences(&self) -> &[String] {
+        match self.auth.api_audiences.as_slice() {
+            [] => std::slice::from_ref(&self.service_account_issuer),
+            audiences => audiences,
+        }
+    }
+}
+
 /// How the API server reaches kubelets: with its own client certificate.
 #[derive(Clone)]
 pub struct KubeletClient {
@@ -177,6 +187,7 @@ impl ApiServer {
         crate::bootstrap::run(&server).await?;
         crate::flowcontrol::controller::start(&server);
         crate::aggregator::start(&server);
+        crate::auth::reload::start(&server);
         Ok(server)
     }
 

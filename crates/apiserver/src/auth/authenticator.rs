@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use ::http::{Extensions, HeaderMap, header};
 use api::{ApiError, UserInfo};
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
 
 use super::oidc::Issuer;
+use super::reload::Reloads;
 use super::request_header::RequestHeaderSettings;
 use super::webhook::TokenWebhook;
 use super::{jwt, token_file, tokens};
@@ -15,6 +18,8 @@ use crate::server::ApiServer;
 
 /// A browser's WebSocket can send no header but this one.
 const SOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
+
+const NOBODY: &str = "invalid bearer token";
 
 /// What the client's certificate is believed when a request begins; put into the extensions by the listener.
 #[derive(Clone, Debug, Default)]
@@ -27,16 +32,20 @@ pub(crate) struct ClientCertificate {
 pub(crate) struct Authenticator {
     pub(super) tokens: HashMap<String, UserInfo>,
     pub(super) bootstrap: bool,
-    pub(super) issuers: Vec<Issuer>,
+    /// Replaced when the file that names them changes.
+    pub(super) issuers: ArcSwap<Vec<Issuer>>,
     pub(super) webhook: Option<TokenWebhook>,
     pub(super) request_header: RequestHeaderSettings,
     pub(super) anonymous: Anonymous,
+    pub(super) reloads: Reloads,
 }
 
 pub(super) struct Anonymous {
     pub(super) enabled: bool,
     /// Only these; any if there are none.
     pub(super) paths: Vec<String>,
+    /// As the file says it, which may not change.
+    pub(super) configured: Option<Value>,
 }
 
 /// Whom a request proves to be from.
@@ -58,8 +67,7 @@ pub(crate) async fn authenticate(
         }
     }
     if let Some(token) = bearer(headers) {
-        let audiences = [server.config.service_account_issuer.clone()];
-        return match own.token(server, &token, &audiences).await {
+        return match own.token(server, &token, server.config.api_audiences()).await {
             Ok((user, _)) => Ok(authenticated(user)),
             Err(error) => {
                 tracing::debug!(%error, "token refused");
@@ -103,49 +111,54 @@ fn bearer(headers: &HeaderMap) -> Option<String> {
 }
 
 impl Authenticator {
-    /// Whose token it is, and which of the wanted audiences it is for; says what the last who looked at it minded.
+    /// Whose token it is, and which of the wanted audiences it is for; says what those who looked at it minded.
     pub(crate) async fn token(
         &self,
         server: &ApiServer,
         token: &str,
         wanted: &[String],
     ) -> Result<(UserInfo, Vec<String>), String> {
-        // Those that know nothing of audiences are for the API alone.
-        let here =
-            || wanted.iter().filter(|name| **name == server.config.service_account_issuer).cloned().collect::<Vec<_>>();
-        let local = |user: UserInfo| match here() {
-            meant if meant.is_empty() => Err("the token is meant for other audiences".to_owned()),
-            meant => Ok((user, meant)),
-        };
-        if let Some(user) = self.tokens.get(token) {
-            return local(user.clone());
+        // Those that know nothing of audiences are for the API alone, and are not asked about others.
+        let own = server.config.api_audiences();
+        let here: Vec<String> = wanted.iter().filter(|name| own.contains(name)).cloned().collect();
+        let is_for_api = !here.is_empty();
+        let mut minded = Vec::new();
+        if is_for_api && let Some(user) = self.tokens.get(token) {
+            return Ok((user.clone(), here));
         }
-        let mut why = match tokens::authenticate(server, token, wanted) {
-            Ok(found) => return Ok(found),
-            Err(error) => error.to_string(),
-        };
-        if self.bootstrap
+        match tokens::authenticate(server, token, wanted) {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => (),
+            Err(error) => minded.push(error.to_string()),
+        }
+        if is_for_api
+            && self.bootstrap
             && let Some(user) = token_file::bootstrap(server, token, jiff::Timestamp::now())
         {
-            return local(user);
+            return Ok((user, here));
         }
-        if !self.issuers.is_empty()
+        let issuers = self.issuers.load_full();
+        if is_for_api
+            && !issuers.is_empty()
             && let Some(parsed) = jwt::parse(token)
-            && let Some(issuer) = self.issuers.iter().find(|issuer| issuer.is_of(&parsed))
+            && let Some(issuer) = issuers.iter().find(|issuer| issuer.is_of(&parsed))
         {
             match issuer.authenticate(&parsed, jiff::Timestamp::now().as_second()).await {
-                Ok(user) => return local(user),
-                Err(error) => why = error.to_string(),
+                Ok(user) => return Ok((user, here)),
+                Err(error) => minded.push(error.to_string()),
             }
         }
         if let Some(webhook) = &self.webhook {
-            match webhook.authenticate(token, wanted).await {
+            match webhook.authenticate(token, wanted, own).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => (),
-                Err(error) => why = error.to_string(),
+                Err(error) => minded.push(error.to_string()),
             }
         }
-        Err(why)
+        Err(match minded.is_empty() {
+            true => NOBODY.to_owned(),
+            false => format!("[{NOBODY}, {}]", minded.join(", ")),
+        })
     }
 }
 

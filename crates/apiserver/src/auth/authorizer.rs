@@ -1,14 +1,18 @@
 //! The chain of authorizers, asked in order until one knows.
 
 use api::UserInfo;
+use arc_swap::ArcSwap;
 
 use super::abac::Abac;
+use super::reload::Reloads;
 use super::webhook::AccessWebhook;
 use super::{Access, Decision, Verdict};
 use crate::server::ApiServer;
 
 pub(crate) struct Authorizer {
-    pub(super) modes: Vec<Mode>,
+    /// Replaced when the file that names them changes.
+    pub(super) modes: ArcSwap<Vec<Mode>>,
+    pub(super) reloads: Reloads,
 }
 
 pub(super) enum Mode {
@@ -27,7 +31,7 @@ impl Authorizer {
             return Decision::allow("");
         }
         let mut reasons = Vec::new();
-        for mode in &self.modes {
+        for mode in self.modes.load_full().iter() {
             let decision = match mode {
                 Mode::Node => server.node_authorizer.decide(user, access),
                 Mode::Rbac => server.rbac.decide(user, access),
@@ -46,7 +50,7 @@ impl Authorizer {
 
     /// Why the rules of a user cannot all be told.
     pub(crate) fn untold(&self, user: &UserInfo) -> Option<&'static str> {
-        self.modes.iter().find_map(|mode| match mode {
+        self.modes.load().iter().find_map(|mode| match mode {
             Mode::Node if super::node::identity(user).is_some() => {
                 Some("node authorizer does not support user rule resolution")
             }
@@ -56,6 +60,6 @@ impl Authorizer {
     }
 
     pub(crate) fn has_rbac(&self) -> bool {
-        self.modes.iter().any(|mode| matches!(mode, Mode::Rbac))
+        self.modes.load().iter().any(|mode| matches!(mode, Mode::Rbac))
     }
 }

@@ -88,6 +88,11 @@ impl ServiceAccountKeys {
         self.believed.iter().filter(named).any(|key| key.signed(token))
     }
 
+    /// There is a key that could have signed it.
+    pub(super) fn knows(&self, token: &Unverified<'_>) -> bool {
+        token.key_id.is_empty() || self.believed.iter().any(|key| key.id == token.key_id)
+    }
+
     /// As JSON Web Keys.
     pub(super) fn published(&self) -> Value {
         json!({"keys": self.believed.iter().map(Key::published).collect::<Vec<_>>()})

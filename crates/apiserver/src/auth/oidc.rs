@@ -1,5 +1,6 @@
 //! ID tokens of OpenID Connect issuers: whose claims become whose name.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub(crate) struct Issuer {
     user_rules: Vec<Expression>,
     algorithms: Vec<String>,
     http: Outbound,
+    /// Where its keys are; `None` where it publishes them itself.
+    jwks_file: Option<PathBuf>,
     keys: Mutex<Keys>,
 }
 
@@ -52,6 +55,8 @@ pub(crate) enum OidcError {
     Keys(#[from] OutboundError),
     #[error("oidc: authenticator not initialized: {0}")]
     Discovery(String),
+    #[error("oidc: authenticator not initialized: {path} holds no keys that can be used: {why}")]
+    File { path: PathBuf, why: String },
     #[error("oidc: verify token: {0}")]
     Verify(String),
     #[error("oidc: {0}")]
@@ -60,7 +65,7 @@ pub(crate) enum OidcError {
 
 impl Issuer {
     /// From the flags of old.
-    pub(super) fn from_flags(flags: &OidcSettings) -> Result<Self, String> {
+    pub(super) fn from_flags(flags: &OidcSettings, jwks_file: Option<PathBuf>) -> Result<Self, String> {
         let prefix = match (flags.username_prefix.as_str(), flags.username_claim.as_str()) {
             ("-", _) => String::new(),
             ("", "email") => String::new(),
@@ -73,9 +78,12 @@ impl Issuer {
         let groups = (!flags.groups_claim.is_empty())
             .then(|| Mapping::Claim { name: flags.groups_claim.clone(), prefix: flags.groups_prefix.clone() });
         if let Some(odd) = flags.signing_algs.iter().find(|name| !ALGORITHMS.contains(&name.as_str())) {
-            return Err(format!("oidc: unsupported signing alg: {odd:?}"));
+            // Upstream knows one more: its curve is none that signatures can be checked on here.
+            let why = if odd == "ES512" { "oidc: signing alg \"ES512\" cannot be checked here" } else { "" };
+            let unknown = format!("oidc: unsupported signing alg: {odd:?}");
+            return Err(if why.is_empty() { unknown } else { why.to_owned() });
         }
-        Ok(Self {
+        Self {
             discovery: well_known(&flags.issuer_url),
             audiences: vec![flags.client_id.clone()],
             username: Mapping::Claim { name: flags.username_claim.clone(), prefix },
@@ -88,12 +96,14 @@ impl Issuer {
             algorithms: flags.signing_algs.clone(),
             http: client(&flags.issuer_url, authority.as_deref())?,
             url: flags.issuer_url.clone(),
+            jwks_file,
             keys: Mutex::default(),
-        })
+        }
+        .with_file_read()
     }
 
     /// From one entry of an AuthenticationConfiguration.
-    pub(super) fn from_configuration(jwt: &Object) -> Result<Self, String> {
+    pub(super) fn from_configuration(jwt: &Object, jwks_file: Option<PathBuf>) -> Result<Self, String> {
         let list = |path: &[&str]| -> Vec<Object> {
             let items = jwt.at(path).and_then(Value::as_array).into_iter().flatten();
             items.filter_map(|item| item.as_object().cloned()).collect()
@@ -163,7 +173,10 @@ impl Issuer {
             Ok::<_, String>((extra.text(&["key"]).to_owned(), made))
         });
         let authority = jwt.text(&["issuer", "certificateAuthority"]);
-        Ok(Self {
+        if jwks_file.is_some() && !jwt.text(&["issuer", "discoveryURL"]).is_empty() {
+            return Err("issuer.discoveryURL: cannot be set where the keys are in a file".into());
+        }
+        Self {
             http: client(url, (!authority.is_empty()).then_some(authority.as_bytes()))?,
             discovery,
             audiences,
@@ -181,8 +194,28 @@ impl Issuer {
                 .collect(),
             algorithms: ALGORITHMS.map(ToOwned::to_owned).to_vec(),
             url: url.to_owned(),
+            jwks_file,
             keys: Mutex::default(),
-        })
+        }
+        .with_file_read()
+    }
+
+    /// A file that cannot be used is told at once.
+    fn with_file_read(mut self) -> Result<Self, String> {
+        if let Some(path) = &self.jwks_file {
+            let known = from_file(path).map_err(|error| error.to_string())?;
+            self.keys = Mutex::new(Keys { known: Arc::new(known), asked: None });
+        }
+        Ok(self)
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its keys are to be had.
+    pub(super) async fn check(&self) -> Result<(), OidcError> {
+        self.keys(false).await.map(drop)
     }
 
     pub(super) fn is_of(&self, token: &Unverified<'_>) -> bool {
@@ -305,6 +338,10 @@ impl Issuer {
             return Ok(keys.known.clone());
         }
         keys.asked = Some(Instant::now());
+        if let Some(path) = &self.jwks_file {
+            keys.known = Arc::new(from_file(path)?);
+            return Ok(keys.known.clone());
+        }
         let document = self.http.get(&self.discovery).await?;
         let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
         if text("issuer") != self.url {
@@ -316,9 +353,24 @@ impl Issuer {
             return Err(OidcError::Discovery(why));
         }
         let published = self.http.get(text("jwks_uri")).await?;
-        let list = published.get("keys").and_then(Value::as_array).into_iter().flatten();
-        keys.known = Arc::new(list.filter_map(Key::read).collect());
+        keys.known = Arc::new(read_keys(&published));
         Ok(keys.known.clone())
+    }
+}
+
+fn read_keys(set: &Value) -> Vec<Key> {
+    set.get("keys").and_then(Value::as_array).into_iter().flatten().filter_map(Key::read).collect()
+}
+
+/// A JSON Web Key Set; at least one of its keys must be of use.
+fn from_file(path: &Path) -> Result<Vec<Key>, OidcError> {
+    let refuse = |why: String| OidcError::File { path: path.to_owned(), why };
+    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let set: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let keys = read_keys(&set);
+    match keys.is_empty() {
+        true => Err(refuse("none is of RSA, P-256 or P-384".into())),
+        false => Ok(keys),
     }
 }
 
@@ -364,7 +416,7 @@ mod tests {
         for (key, value) in more.as_object().into_iter().flatten() {
             jwt[key] = value.clone();
         }
-        Issuer::from_configuration(jwt.as_object().unwrap())
+        Issuer::from_configuration(jwt.as_object().unwrap(), None)
     }
 
     #[track_caller]

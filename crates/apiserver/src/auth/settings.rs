@@ -1,9 +1,10 @@
-//! How authentication and authorization are set up: upstream's flags and configuration files, read once at start.
+//! How authentication and authorization are set up: upstream's flags and configuration files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::{Object, ObjectExt as _};
+use arc_swap::ArcSwap;
 use cel::Type;
 use serde_json::Value;
 
@@ -12,6 +13,7 @@ use super::authenticator::{Anonymous, Authenticator};
 use super::authorizer::{Authorizer, Mode};
 use super::expression::Expression;
 use super::oidc::Issuer;
+use super::reload::Reloads;
 use super::request_header::RequestHeaderSettings;
 use super::token_file;
 use super::webhook::{AccessWebhook, TokenWebhook};
@@ -51,13 +53,24 @@ pub struct OidcSettings {
     pub signing_algs: Vec<String>,
 }
 
+/// Where the keys of an issuer are; of the one that flags name, if none is named.
+#[derive(Clone, Debug)]
+pub struct JwksFile {
+    pub issuer_url: Option<String>,
+    pub path: PathBuf,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct AuthSettings {
+    /// `--api-audiences`; the issuer of service-account tokens where there are none.
+    pub api_audiences: Vec<String>,
     pub token_auth_file: Option<PathBuf>,
     pub enable_bootstrap_token_auth: bool,
     /// `None` where no flag says so: then it is on.
     pub anonymous_auth: Option<bool>,
     pub oidc: Option<OidcSettings>,
+    /// Files with the keys of issuers, instead of what the issuers publish.
+    pub oidc_jwks_files: Vec<JwksFile>,
     pub token_webhook: Option<WebhookSettings>,
     pub request_header: RequestHeaderSettings,
     /// AuthenticationConfiguration
@@ -72,10 +85,9 @@ pub struct AuthSettings {
 
 const GROUP: &str = "apiserver.config.k8s.io/";
 
-fn read(path: &Path, kind: &str) -> Result<Object, AuthError> {
-    let text = std::fs::read(path).map_err(|error| AuthError::Read(path.to_owned(), error))?;
+fn parse(path: &Path, text: &[u8], kind: &str) -> Result<Object, AuthError> {
     let refuse = |why: String| AuthError::Config(path.display().to_string(), why);
-    let whole = crate::http::yaml(&text).map_err(|error| refuse(error.message))?;
+    let whole = crate::http::yaml(text).map_err(|error| refuse(error.message))?;
     let whole = whole.as_object().cloned().unwrap_or_default();
     if whole.text(&["kind"]) != kind || !whole.text(&["apiVersion"]).starts_with(GROUP) {
         return Err(refuse(format!("it is no {kind} of {GROUP}v1")));
@@ -98,18 +110,17 @@ impl AuthSettings {
 
     pub(crate) fn authenticator(&self) -> Result<Authenticator, AuthError> {
         let flag = |name: &'static str| move |why: String| AuthError::Config(name.to_owned(), why);
-        let mut anonymous = Anonymous { enabled: self.anonymous_auth.unwrap_or(true), paths: Vec::new() };
-        let mut issuers = Vec::new();
+        let enabled = self.anonymous_auth.unwrap_or(true);
+        let mut anonymous = Anonymous { enabled, paths: Vec::new(), configured: None };
+        let (mut issuers, mut reloads) = (Vec::new(), Reloads::default());
         if let Some(path) = &self.authentication_config {
             let refuse = |why: String| AuthError::Config(path.display().to_string(), why);
             if self.oidc.is_some() {
                 return Err(refuse("--oidc-* flags cannot be set beside an authentication configuration".into()));
             }
-            let whole = read(path, "AuthenticationConfiguration")?;
-            for (index, jwt) in list(&whole, "jwt").iter().enumerate() {
-                issuers.push(Issuer::from_configuration(jwt).map_err(|why| refuse(format!("jwt[{index}].{why}")))?);
-            }
-            if let Some(own) = whole.get("anonymous").and_then(Value::as_object) {
+            reloads = Reloads::of(path)?;
+            (issuers, anonymous.configured) = self.configured_issuers(&reloads.text())?;
+            if let Some(own) = anonymous.configured.as_ref().and_then(Value::as_object) {
                 if self.anonymous_auth.is_some() {
                     return Err(refuse("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file".into()));
                 }
@@ -118,7 +129,16 @@ impl AuthSettings {
             }
         }
         if let Some(flags) = &self.oidc {
-            issuers.push(Issuer::from_flags(flags).map_err(flag("--oidc"))?);
+            let file = self.jwks_file(None).or_else(|| self.jwks_file(Some(&flags.issuer_url)));
+            issuers.push(Issuer::from_flags(flags, file).map_err(flag("--oidc"))?);
+        }
+        let unused = |file: &&JwksFile| match &file.issuer_url {
+            None => self.oidc.is_none(),
+            Some(url) => !issuers.iter().any(|issuer| issuer.url() == url),
+        };
+        if let Some(file) = self.oidc_jwks_files.iter().find(unused) {
+            let why = format!("{} is of no issuer that is configured", file.path.display());
+            return Err(AuthError::Config("--oidc-jwks-file".into(), why));
         }
         let webhook = self.token_webhook.as_ref().map(|webhook| {
             let http = Outbound::from_kubeconfig(&webhook.config_file)?;
@@ -127,21 +147,48 @@ impl AuthSettings {
         Ok(Authenticator {
             tokens: self.token_auth_file.as_deref().map(token_file::read).transpose()?.unwrap_or_default(),
             bootstrap: self.enable_bootstrap_token_auth,
-            issuers,
+            issuers: ArcSwap::from_pointee(issuers),
             webhook: webhook.transpose()?,
             request_header: self.request_header.clone(),
             anonymous,
+            reloads,
         })
     }
 
-    pub(crate) fn authorizer(&self) -> Result<Authorizer, AuthError> {
-        match &self.authorization_config {
-            Some(path) => from_configuration(path),
-            None => self.by_modes(),
-        }
+    fn jwks_file(&self, issuer: Option<&str>) -> Option<PathBuf> {
+        let found = self.oidc_jwks_files.iter().find(|file| file.issuer_url.as_deref() == issuer);
+        found.map(|file| file.path.clone())
     }
 
-    fn by_modes(&self) -> Result<Authorizer, AuthError> {
+    /// The issuers an AuthenticationConfiguration names, and what it says of the anonymous.
+    pub(super) fn configured_issuers(&self, text: &[u8]) -> Result<(Vec<Issuer>, Option<Value>), AuthError> {
+        let path = self.authentication_config.as_deref().unwrap_or(Path::new(""));
+        let whole = parse(path, text, "AuthenticationConfiguration")?;
+        let mut issuers: Vec<Issuer> = Vec::new();
+        for (index, jwt) in list(&whole, "jwt").iter().enumerate() {
+            let refuse = |why: String| AuthError::Config(path.display().to_string(), format!("jwt[{index}].{why}"));
+            let file = self.jwks_file(Some(jwt.text(&["issuer", "url"])));
+            let issuer = Issuer::from_configuration(jwt, file).map_err(refuse)?;
+            if issuers.iter().any(|other| other.url() == issuer.url()) {
+                return Err(refuse(format!("issuer.url: Duplicate value: {:?}", issuer.url())));
+            }
+            issuers.push(issuer);
+        }
+        Ok((issuers, whole.get("anonymous").cloned()))
+    }
+
+    pub(crate) fn authorizer(&self) -> Result<Authorizer, AuthError> {
+        let (modes, reloads) = match &self.authorization_config {
+            Some(path) => {
+                let reloads = Reloads::of(path)?;
+                (self.configured_modes(&reloads.text())?, reloads)
+            }
+            None => (self.by_modes()?, Reloads::default()),
+        };
+        Ok(Authorizer { modes: ArcSwap::from_pointee(modes), reloads })
+    }
+
+    fn by_modes(&self) -> Result<Vec<Mode>, AuthError> {
         let refuse = |why: String| AuthError::Config("--authorization-mode".into(), why);
         let named = &self.authorization_modes;
         let names = if named.is_empty() { vec!["Node".to_owned(), "RBAC".to_owned()] } else { named.clone() };
@@ -172,13 +219,18 @@ impl AuthSettings {
                 (other, ..) => return Err(refuse(format!("{other:?} is not a valid mode"))),
             });
         }
-        Ok(Authorizer { modes })
+        Ok(modes)
+    }
+
+    /// What an AuthorizationConfiguration names, in its order.
+    pub(super) fn configured_modes(&self, text: &[u8]) -> Result<Vec<Mode>, AuthError> {
+        from_configuration(self.authorization_config.as_deref().unwrap_or(Path::new("")), text)
     }
 }
 
-fn from_configuration(path: &Path) -> Result<Authorizer, AuthError> {
+fn from_configuration(path: &Path, text: &[u8]) -> Result<Vec<Mode>, AuthError> {
     let refuse = |why: String| AuthError::Config(path.display().to_string(), why);
-    let whole = read(path, "AuthorizationConfiguration")?;
+    let whole = parse(path, text, "AuthorizationConfiguration")?;
     let mut modes = Vec::new();
     for (index, authorizer) in list(&whole, "authorizers").iter().enumerate() {
         let at = |why: String| refuse(format!("authorizers[{index}].{why}"));
@@ -193,7 +245,7 @@ fn from_configuration(path: &Path) -> Result<Authorizer, AuthError> {
     }
     match modes.is_empty() {
         true => Err(refuse("authorizers: at least one authorization mode must be defined".into())),
-        false => Ok(Authorizer { modes }),
+        false => Ok(modes),
     }
 }
 
@@ -290,7 +342,8 @@ mod tests {
     fn check(modes: &[&str], want: Result<usize, &str>) {
         let settings =
             AuthSettings { authorization_modes: modes.iter().map(ToString::to_string).collect(), ..Default::default() };
-        let found = settings.authorizer().map(|authorizer| authorizer.modes.len()).map_err(|error| error.to_string());
+        let found =
+            settings.authorizer().map(|authorizer| authorizer.modes.load().len()).map_err(|error| error.to_string());
         assert_eq!(found, want.map_err(|why| format!("--authorization-mode: {why}")), "{modes:?}");
     }
 
@@ -303,14 +356,14 @@ mod tests {
         check(&["Sometimes"], Err("\"Sometimes\" is not a valid mode"));
     }
 
-    #[test]
-    fn a_configuration_file_says_the_order() {
+    #[tokio::test]
+    async fn a_configuration_file_says_the_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("authz.yaml");
         let check = |text: &str, want: Result<usize, &str>| {
             std::fs::write(&path, text).unwrap();
             let settings = AuthSettings { authorization_config: Some(path.clone()), ..Default::default() };
-            let found = settings.authorizer().map(|authorizer| authorizer.modes.len());
+            let found = settings.authorizer().map(|authorizer| authorizer.modes.load().len());
             match (found, want) {
                 (Ok(found), Ok(want)) => assert_eq!(found, want),
                 (Err(error), Err(why)) => assert!(error.to_string().ends_with(why), "{error}"),

@@ -14,44 +14,81 @@ const MAX_SECONDS: i64 = 1 << 32;
 /// Of tokens that secrets hold.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 /// Clocks differ a little between machines.
-const LEEWAY_SECONDS: i64 = 10;
+const LEEWAY_SECONDS: i64 = 60;
 
+/// Why a token of ours is refused, in upstream's words.
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
-    #[error("the token is malformed")]
-    Malformed,
-    #[error("the token's signature is not ours")]
+pub(crate) enum TokenError {
+    #[error("invalid signature, no keys found")]
+    NoKey,
+    #[error("go-jose/go-jose: error in cryptographic primitive")]
     Signature,
-    #[error("the token is not from issuer {0}")]
-    Issuer(String),
-    #[error("the token has expired")]
+    #[error("service account token has expired")]
     Expired,
-    #[error("the token is not yet valid")]
+    #[error("service account token is not valid yet")]
     NotYet,
-    #[error("the token is meant for other audiences")]
-    Audience,
-    #[error("the token's {0} no longer exists")]
-    Gone(&'static str),
+    #[error("token audiences {0} is invalid for the target audiences {1}")]
+    Audience(String, String),
+    #[error("serviceaccounts {0:?} not found")]
+    NoAccount(String),
+    #[error("service account UID ({0}) does not match claim ({1})")]
+    OtherAccount(String, String),
+    #[error("service account {0} has been deleted")]
+    DeletedAccount(String),
+    #[error("service account token has been invalidated")]
+    Invalidated,
+    #[error("{kind} UID ({uid}) does not match service account {kind} ref claim ({claimed})")]
+    OtherObject { kind: &'static str, uid: String, claimed: String },
+    #[error("sub claim is invalid")]
+    Subject,
+    #[error("Token has been invalidated")]
+    NoSecret,
+    #[error("Token does not match server's copy")]
+    OtherCopy,
 }
 
-/// The user a token stands for, and those of the wanted audiences that it is meant for; there must be one.
-pub(crate) fn authenticate(
-    server: &ApiServer,
-    token: &str,
-    wanted: &[String],
-) -> Result<(UserInfo, Vec<String>), TokenError> {
-    let parsed = jwt::parse(token).ok_or(TokenError::Malformed)?;
-    if !server.config.service_account_keys.signed(&parsed) {
-        return Err(TokenError::Signature);
+type Meant = (UserInfo, Vec<String>);
+
+/// As upstream prints a list.
+fn quoted(list: &[String]) -> String {
+    let list: Vec<String> = list.iter().map(|text| format!("{text:?}")).collect();
+    format!("[{}]", list.join(" "))
+}
+
+/// Those of the wanted audiences that a token is meant for; there must be one.
+fn meant(own: &[String], wanted: &[String]) -> Result<Vec<String>, TokenError> {
+    let meant: Vec<String> = wanted.iter().filter(|name| own.contains(name)).cloned().collect();
+    if meant.is_empty() { Err(TokenError::Audience(quoted(own), quoted(wanted))) } else { Ok(meant) }
+}
+
+/// The user a token stands for, and those of the wanted audiences that it is meant for; `None` if it is no token of ours.
+pub(crate) fn authenticate(server: &ApiServer, token: &str, wanted: &[String]) -> Result<Option<Meant>, TokenError> {
+    let Some(parsed) = jwt::parse(token) else { return Ok(None) };
+    let issuer = parsed.claims.text(&["iss"]);
+    if issuer != LEGACY_ISSUER && issuer != server.config.service_account_issuer {
+        return Ok(None);
     }
-    let claims = parsed.claims;
-    let issuer = claims.text(&["iss"]);
+    let keys = &server.config.service_account_keys;
+    if !keys.signed(&parsed) {
+        return Err(if keys.knows(&parsed) { TokenError::Signature } else { TokenError::NoKey });
+    }
+    let claims = &parsed.claims;
     if issuer == LEGACY_ISSUER {
-        return legacy(server, token, &claims, wanted);
+        // Those in secrets are for the API alone.
+        let meant = meant(server.config.api_audiences(), wanted)?;
+        return legacy(server, token, claims).map(|user| Some((user, meant)));
     }
-    if issuer != server.config.service_account_issuer {
-        return Err(TokenError::Issuer(server.config.service_account_issuer.clone()));
-    }
+    let audiences = match claims.get("aud") {
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(several) => serde_json::from_value(several.clone()).unwrap_or_default(),
+        None => server.config.api_audiences().to_vec(),
+    };
+    let meant = meant(&audiences, wanted)?;
+    bound(server, claims).map(|user| Some((user, meant)))
+}
+
+/// A token that was asked for: good for a time, and as long as what it is bound to is there.
+fn bound(server: &ApiServer, claims: &Object) -> Result<UserInfo, TokenError> {
     let now = jiff::Timestamp::now().as_second();
     let time = |claim: &str| claims.get(claim).and_then(Value::as_i64);
     if time("exp").is_none_or(|at| at + LEEWAY_SECONDS < now) {
@@ -60,78 +97,90 @@ pub(crate) fn authenticate(
     if time("nbf").is_some_and(|at| at - LEEWAY_SECONDS > now) {
         return Err(TokenError::NotYet);
     }
-    let bound = |part: &str, key: &str| claims.text(&["kubernetes.io", part, key]).to_owned();
+    let claim = |part: &str, key: &str| claims.text(&["kubernetes.io", part, key]).to_owned();
     let namespace = claims.text(&["kubernetes.io", "namespace"]).to_owned();
-    let (name, uid) = (bound("serviceaccount", "name"), bound("serviceaccount", "uid"));
-    check_alive(server, "serviceaccounts", &format!("{namespace}/{name}"), &uid, "service account")?;
+    let (name, uid) = (claim("serviceaccount", "name"), claim("serviceaccount", "uid"));
+    check_account(server, &namespace, &name, &uid, now)?;
     let mut user = UserInfo::authenticated(
         format!("system:serviceaccount:{namespace}:{name}"),
         &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")],
     );
     user.uid = uid;
-    if claims.at(&["kubernetes.io", "pod"]).is_some() {
-        let (pod, uid) = (bound("pod", "name"), bound("pod", "uid"));
-        check_alive(server, "pods", &format!("{namespace}/{pod}"), &uid, "pod")?;
+    let is_bound = |part: &str| claims.at(&["kubernetes.io", part]).is_some();
+    if is_bound("secret") {
+        check_alive(server, "secret", &namespace, &claim("secret", "name"), &claim("secret", "uid"), now)?;
+    }
+    if is_bound("pod") {
+        let (pod, uid) = (claim("pod", "name"), claim("pod", "uid"));
+        check_alive(server, "pod", &namespace, &pod, &uid, now)?;
         user.extra.insert("authentication.kubernetes.io/pod-name".into(), vec![pod]);
         user.extra.insert("authentication.kubernetes.io/pod-uid".into(), vec![uid]);
-    } else if claims.at(&["kubernetes.io", "node"]).is_some() {
+    } else if is_bound("node") {
         // A pod's token only tells of the node; one bound to the node ends with it.
-        check_alive(server, "nodes", &bound("node", "name"), &bound("node", "uid"), "node")?;
+        check_alive(server, "node", "", &claim("node", "name"), &claim("node", "uid"), now)?;
     }
     for part in ["name", "uid"] {
-        let value = bound("node", part);
+        let value = claim("node", part);
         if !value.is_empty() {
             user.extra.insert(format!("authentication.kubernetes.io/node-{part}"), vec![value]);
         }
     }
-    if claims.at(&["kubernetes.io", "secret"]).is_some() {
-        let (secret, uid) = (bound("secret", "name"), bound("secret", "uid"));
-        check_alive(server, "secrets", &format!("{namespace}/{secret}"), &uid, "secret")?;
-    }
     if let Some(id) = claims.get("jti").and_then(Value::as_str) {
         user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("JTI={id}")]);
     }
-    let audiences = claims.get("aud").and_then(Value::as_array).cloned().unwrap_or_default();
-    let meant: Vec<String> = wanted.iter().filter(|name| audiences.iter().any(|own| own == *name)).cloned().collect();
-    if meant.is_empty() {
-        return Err(TokenError::Audience);
-    }
-    Ok((user, meant))
+    Ok(user)
 }
 
-/// A token that a secret holds: good as long as the secret holds it, and for the API alone.
-fn legacy(
-    server: &ApiServer,
-    token: &str,
-    claims: &Object,
-    wanted: &[String],
-) -> Result<(UserInfo, Vec<String>), TokenError> {
+/// A token that a secret holds: good as long as the secret holds it.
+fn legacy(server: &ApiServer, token: &str, claims: &Object) -> Result<UserInfo, TokenError> {
     let claim = |name: &str| claims.text(&[&format!("kubernetes.io/serviceaccount/{name}")]).to_owned();
     let (namespace, secret) = (claim("namespace"), claim("secret.name"));
     let (name, uid) = (claim("service-account.name"), claim("service-account.uid"));
     let user = format!("system:serviceaccount:{namespace}:{name}");
     if claims.text(&["sub"]) != user || secret.is_empty() {
-        return Err(TokenError::Malformed);
+        return Err(TokenError::Subject);
     }
     let stored = find(server, "secrets", &namespace, &secret).filter(|stored| !stored.is_terminating());
-    let held = stored.map(|stored| STANDARD.decode(stored.text(&["data", "token"])).unwrap_or_default());
-    if held.as_deref() != Some(token.as_bytes()) {
-        return Err(TokenError::Gone("secret"));
+    let stored = stored.ok_or(TokenError::NoSecret)?;
+    if STANDARD.decode(stored.text(&["data", "token"])).unwrap_or_default() != token.as_bytes() {
+        return Err(TokenError::OtherCopy);
     }
-    check_alive(server, "serviceaccounts", &format!("{namespace}/{name}"), &uid, "service account")?;
-    let meant: Vec<String> =
-        wanted.iter().filter(|name| **name == server.config.service_account_issuer).cloned().collect();
-    if meant.is_empty() {
-        return Err(TokenError::Audience);
-    }
+    check_account(server, &namespace, &name, &uid, jiff::Timestamp::now().as_second())?;
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")];
-    Ok((UserInfo { uid, ..UserInfo::authenticated(user, &groups) }, meant))
+    Ok(UserInfo { uid, ..UserInfo::authenticated(user, &groups) })
 }
 
-fn check_alive(server: &ApiServer, plural: &str, key: &str, uid: &str, what: &'static str) -> Result<(), TokenError> {
-    let cache = server.registry.find("", "v1", plural).and_then(|served| served.cache.as_ref());
-    let found = cache.and_then(|cache| cache.get(key)).map(|stored| stored.decode());
-    if found.is_some_and(|object| object.uid() == uid) { Ok(()) } else { Err(TokenError::Gone(what)) }
+/// What should have gone by now counts as gone, whatever holds it.
+fn is_overdue(object: &Object, now: i64) -> bool {
+    let due = object.text(&["metadata", "deletionTimestamp"]).parse::<jiff::Timestamp>();
+    due.is_ok_and(|due| due.as_second() + LEEWAY_SECONDS < now)
+}
+
+fn check_account(server: &ApiServer, namespace: &str, name: &str, uid: &str, now: i64) -> Result<(), TokenError> {
+    let account = find(server, "serviceaccounts", namespace, name);
+    let account = account.ok_or_else(|| TokenError::NoAccount(name.to_owned()))?;
+    if account.uid() != uid {
+        return Err(TokenError::OtherAccount(account.uid().to_owned(), uid.to_owned()));
+    }
+    match is_overdue(&account, now) {
+        true => Err(TokenError::DeletedAccount(format!("{namespace}/{name}"))),
+        false => Ok(()),
+    }
+}
+
+fn check_alive(
+    server: &ApiServer,
+    kind: &'static str,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    now: i64,
+) -> Result<(), TokenError> {
+    let object = find(server, &format!("{kind}s"), namespace, name).ok_or(TokenError::Invalidated)?;
+    if object.uid() != uid {
+        return Err(TokenError::OtherObject { kind, uid: object.uid().to_owned(), claimed: uid.to_owned() });
+    }
+    if is_overdue(&object, now) { Err(TokenError::Invalidated) } else { Ok(()) }
 }
 
 /// `serviceaccounts/token`: a fresh token for the account, bound to a pod or secret if asked.
@@ -186,7 +235,7 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
     let issuer = &server.config.service_account_issuer;
     let audiences = match request.at(&["spec", "audiences"]).and_then(Value::as_array) {
         Some(list) if !list.is_empty() => Value::Array(list.clone()),
-        _ => json!([issuer]),
+        _ => json!(server.config.api_audiences()),
     };
     let now = jiff::Timestamp::now();
     let expires = now + jiff::SignedDuration::from_secs(seconds);

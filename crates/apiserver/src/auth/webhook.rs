@@ -65,6 +65,7 @@ impl TokenWebhook {
         &self,
         token: &str,
         wanted: &[String],
+        api: &[String],
     ) -> Result<Option<(UserInfo, Vec<String>)>, OutboundError> {
         // The token itself is not kept.
         let digest = ring::digest::digest(&ring::digest::SHA256, format!("{token}\0{}", wanted.join("\0")).as_bytes());
@@ -78,13 +79,13 @@ impl TokenWebhook {
             "spec": {"token": token, "audiences": wanted},
         });
         let answer = self.http.post(&review).await?;
-        let found = answer.get("status").and_then(Value::as_object).and_then(|status| user_of(status, wanted));
+        let found = answer.get("status").and_then(Value::as_object).and_then(|status| user_of(status, wanted, api));
         self.cache.put(key, found.clone(), now + self.time_to_live, now);
         Ok(found)
     }
 }
 
-fn user_of(status: &Object, wanted: &[String]) -> Option<(UserInfo, Vec<String>)> {
+fn user_of(status: &Object, wanted: &[String], api: &[String]) -> Option<(UserInfo, Vec<String>)> {
     let strings = |value: Option<&Value>| -> Vec<String> {
         value.and_then(|list| serde_json::from_value(list.clone()).ok()).unwrap_or_default()
     };
@@ -92,8 +93,9 @@ fn user_of(status: &Object, wanted: &[String]) -> Option<(UserInfo, Vec<String>)
         return None;
     }
     // Who does not speak of audiences speaks of the API's own.
-    let own = strings(status.get("audiences"));
-    let meant: Vec<String> = wanted.iter().filter(|name| own.is_empty() || own.contains(name)).cloned().collect();
+    let told = strings(status.get("audiences"));
+    let own = if told.is_empty() { api } else { &told };
+    let meant: Vec<String> = wanted.iter().filter(|name| own.contains(name)).cloned().collect();
     if meant.is_empty() {
         return None;
     }
@@ -251,7 +253,9 @@ mod tests {
         check(json!({"allowed": true, "denied": true}), Verdict::Deny);
         check(json!({"allowed": "true"}), Verdict::NoOpinion);
         check(json!(null), Verdict::NoOpinion);
-        let user = |status: Value| user_of(status.as_object().unwrap(), &["api".into()]).map(|(user, _)| user.name);
+        let user = |status: Value| {
+            user_of(status.as_object().unwrap(), &["api".into()], &["api".into()]).map(|(user, _)| user.name)
+        };
         assert_eq!(user(json!({"authenticated": true, "user": {"username": "bob"}})), Some("bob".into()));
         assert_eq!(user(json!({"authenticated": true, "audiences": ["x"], "user": {"username": "bob"}})), None);
         assert_eq!(user(json!({"authenticated": false, "user": {"username": "bob"}})), None);

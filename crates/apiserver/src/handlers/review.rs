@@ -120,12 +120,13 @@ async fn token(server: &Arc<ApiServer>, review: &Object) -> Result<Value, ApiErr
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
     }
     let asked = review.at(&["spec", "audiences"]).cloned().and_then(|list| serde_json::from_value(list).ok());
-    let wanted: Vec<String> = asked.unwrap_or_else(|| vec![server.config.service_account_issuer.clone()]);
-    Ok(match server.authenticator.token(server, token, &wanted).await {
+    let asked: Vec<String> = asked.unwrap_or_default();
+    let wanted = if asked.is_empty() { server.config.api_audiences() } else { &asked };
+    Ok(match server.authenticator.token(server, token, wanted).await {
         Ok((user, audiences)) => {
             json!({"authenticated": true, "user": user_json(&authenticated(user)), "audiences": audiences})
         }
-        Err(error) => json!({"authenticated": false, "error": error}),
+        Err(error) => json!({"user": {}, "error": error}),
     })
 }
 

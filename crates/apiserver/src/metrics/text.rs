@@ -34,6 +34,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
             line(&mut text, name, &format!("status=\"{status}\""), count);
         }
     }
+    crate::auth::reload::metrics(server, &mut text);
     process(&mut text);
     respond_bytes(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

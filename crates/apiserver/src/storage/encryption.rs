@@ -26,6 +26,7 @@ use self::cipher::{Cipher, CipherError, Gcm};
 use self::config::{GroupResource, Kind, ProviderConfig, Rule};
 use self::kms::{Followed, Kms, KmsError};
 use super::PREFIX;
+use crate::file_watch::FileWatch;
 
 /// What every sealed value begins with.
 pub(super) const SEALED: &[u8] = b"k8s:enc:";
@@ -288,7 +289,7 @@ impl Encryption {
     ) -> Result<Arc<Self>, EncryptionError> {
         let unwatchable = |source| EncryptionError::Read { path: settings.path.clone(), source };
         // Before it is read, so that no change is missed.
-        let events = settings.reload.then(|| reload::watch(&settings.path)).transpose().map_err(unwatchable)?;
+        let events = settings.reload.then(|| FileWatch::new(&settings.path)).transpose().map_err(unwatchable)?;
         let text = reload::read(&settings.path)?;
         let rules = Rules::build(config::parse(&settings.path, &text).map_err(EncryptionError::Config)?).await?;
         let mut builtin = HashMap::new();

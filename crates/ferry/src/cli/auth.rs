@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver::{AuthSettings, OidcSettings, RequestHeaderSettings, WebhookSettings};
+use apiserver::{AuthSettings, JwksFile, OidcSettings, RequestHeaderSettings, WebhookSettings};
 use clap::{ArgAction, Args};
 
 #[derive(Args, Clone, Default)]
@@ -21,12 +21,19 @@ pub(crate) struct Auth {
     /// AuthenticationConfiguration of apiserver.config.k8s.io
     #[arg(long)]
     authentication_config: Option<PathBuf>,
+    /// Whom a token must be meant for to be good for the API [default: the issuer of service-account tokens]
+    #[arg(long, value_delimiter = ',')]
+    api_audiences: Vec<String>,
     #[arg(long, requires = "oidc_client_id")]
     oidc_issuer_url: Option<String>,
     #[arg(long, requires = "oidc_issuer_url")]
     oidc_client_id: Option<String>,
     #[arg(long)]
     oidc_ca_file: Option<PathBuf>,
+    /// A JSON Web Key Set in a file, instead of what the issuer publishes; `ISSUER-URL=FILE` for one of an authentication
+    /// configuration. Read again when a token names a key that is not in it
+    #[arg(long)]
+    oidc_jwks_file: Vec<String>,
     #[arg(long, default_value = "sub")]
     oidc_username_claim: String,
     #[arg(long, default_value = "")]
@@ -91,6 +98,16 @@ fn version(text: &str, flag: &str) -> Result<String> {
     }
 }
 
+/// `FILE` or `ISSUER-URL=FILE`
+fn jwks_file(text: &str) -> JwksFile {
+    match text.split_once('=') {
+        Some((url, path)) if url.starts_with("https://") => {
+            JwksFile { issuer_url: Some(url.to_owned()), path: path.into() }
+        }
+        _ => JwksFile { issuer_url: None, path: text.into() },
+    }
+}
+
 impl Auth {
     pub(crate) fn settings(&self) -> Result<AuthSettings> {
         let token_webhook = self.authentication_token_webhook_config_file.clone().map(|config_file| {
@@ -108,6 +125,8 @@ impl Auth {
             })
         });
         Ok(AuthSettings {
+            api_audiences: self.api_audiences.clone(),
+            oidc_jwks_files: self.oidc_jwks_file.iter().map(|text| jwks_file(text)).collect(),
             token_auth_file: self.token_auth_file.clone(),
             enable_bootstrap_token_auth: self.enable_bootstrap_token_auth,
             anonymous_auth: self.anonymous_auth,

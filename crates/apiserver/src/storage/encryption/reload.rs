@@ -1,17 +1,14 @@
 //! Takes over a changed configuration of encryption while the server runs.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::net::unix::pipe::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use super::{EncryptionError, Rules, Sealing, config};
+use crate::file_watch::FileWatch;
 
 /// After which a change that could not be taken over is tried again: its KMS plugin may have come.
 const RETRY: Duration = Duration::from_secs(10);
@@ -25,7 +22,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, EncryptionError> {
 }
 
 /// Follows the file, `known` being what it said last, for as long as somebody has use for it.
-pub(super) fn follow(rules: &Arc<Sealing>, events: Receiver, path: PathBuf, mut known: Vec<u8>) {
+pub(super) fn follow(rules: &Arc<Sealing>, events: FileWatch, path: PathBuf, mut known: Vec<u8>) {
     let rules = Arc::downgrade(rules);
     tokio::spawn(async move {
         let mut failed = false;
@@ -37,7 +34,7 @@ pub(super) fn follow(rules: &Arc<Sealing>, events: Receiver, path: PathBuf, mut 
                 }
             };
             tokio::select! {
-                seen = changed(&events) => if seen.is_err() { return },
+                seen = events.changed() => if seen.is_err() { return },
                 () = retry => (),
             }
             let Some(rules) = rules.upgrade() else { return };
@@ -77,27 +74,4 @@ async fn take_over(
         rules.changed.swap(Arc::new(CancellationToken::new())).cancel();
     }
     Ok(text)
-}
-
-/// Watches the folder, since a file is often replaced rather than written.
-pub(super) fn watch(path: &Path) -> io::Result<Receiver> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let flags = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
-    inotify::add_watch(&fd, folder, flags)?;
-    // Any file that can be polled and read will do where a pipe is expected.
-    Receiver::from_file_unchecked(File::from(fd))
-}
-
-async fn changed(events: &Receiver) -> io::Result<()> {
-    let mut buffer = [0; 4096];
-    events.readable().await?;
-    loop {
-        match events.try_read(&mut buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => (),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
 }
