@@ -63,7 +63,10 @@ async fn a_token_of_a_pod_tells_of_its_node_and_one_of_a_node_ends_with_it() -> 
     api.json("DELETE /api/v1/nodes/n", &[], None).await?;
     // Reviews look into the cache as it is; a read brings it up to date.
     assert_eq!(api.json("GET /api/v1/nodes/n", &[], None).await?.0, 404);
-    assert_eq!(review(&api, &of_node).await?["error"], json!("the token's node no longer exists"));
+    assert_eq!(
+        review(&api, &of_node).await?["error"],
+        json!("[invalid bearer token, service account token has been invalidated]")
+    );
     assert_eq!(review(&api, &of_pod).await?["authenticated"], json!(true));
     Ok(())
 }

@@ -61,8 +61,9 @@ impl Signer {
     }
 
     fn key(&self) -> Value {
-        let (x, y) = self.pair.public_key().as_ref()[1..].split_at(32);
-        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+        let point = self.pair.public_key().as_ref();
+        let coordinate = |at: usize| URL_SAFE_NO_PAD.encode(point.get(at..at + 32).unwrap_or_default());
+        let (x, y) = (coordinate(1), coordinate(33));
         json!({"kty": "EC", "crv": "P-256", "kid": self.id, "use": "sig", "x": x, "y": y})
     }
 

@@ -55,11 +55,10 @@ impl Reloads {
     }
 
     fn note(&self, taken: bool) {
-        let now = jiff::Timestamp::now().as_second();
-        for (index, _) in [true, false].iter().enumerate().filter(|(_, status)| **status == taken) {
-            self.counts.get(index).map(|count| count.fetch_add(1, Ordering::Relaxed));
-            self.seconds.get(index).map(|seconds| seconds.store(now, Ordering::Relaxed));
-        }
+        let ([good, bad], [good_at, bad_at]) = (&self.counts, &self.seconds);
+        let (count, at) = if taken { (good, good_at) } else { (bad, bad_at) };
+        count.fetch_add(1, Ordering::Relaxed);
+        at.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
     }
 }
 
@@ -82,6 +81,10 @@ fn reloads(server: &ApiServer, what: What) -> &Reloads {
 async fn follow(server: Arc<ApiServer>, what: What) {
     let own = reloads(&server, what);
     let Some(file) = &own.file else { return };
+    let events = match file.watch.events() {
+        Ok(events) => events,
+        Err(error) => return tracing::error!(?what, %error, "a configuration cannot be followed"),
+    };
     let mut refused = Vec::new();
     let mut again = false;
     loop {
@@ -92,7 +95,7 @@ async fn follow(server: Arc<ApiServer>, what: What) {
             }
         };
         tokio::select! {
-            seen = file.watch.changed() => if seen.is_err() { return },
+            seen = events.changed() => if seen.is_err() { return },
             () = retry => (),
         }
         let text = std::fs::read(&file.path).map_err(|error| AuthError::Read(file.path.clone(), error));

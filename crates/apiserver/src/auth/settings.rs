@@ -356,8 +356,8 @@ mod tests {
         check(&["Sometimes"], Err("\"Sometimes\" is not a valid mode"));
     }
 
-    #[tokio::test]
-    async fn a_configuration_file_says_the_order() {
+    #[test]
+    fn a_configuration_file_says_the_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("authz.yaml");
         let check = |text: &str, want: Result<usize, &str>| {

@@ -289,7 +289,8 @@ impl Encryption {
     ) -> Result<Arc<Self>, EncryptionError> {
         let unwatchable = |source| EncryptionError::Read { path: settings.path.clone(), source };
         // Before it is read, so that no change is missed.
-        let events = settings.reload.then(|| FileWatch::new(&settings.path)).transpose().map_err(unwatchable)?;
+        let events =
+            settings.reload.then(|| FileWatch::new(&settings.path)?.events()).transpose().map_err(unwatchable)?;
         let text = reload::read(&settings.path)?;
         let rules = Rules::build(config::parse(&settings.path, &text).map_err(EncryptionError::Config)?).await?;
         let mut builtin = HashMap::new();

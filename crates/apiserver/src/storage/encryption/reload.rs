@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{EncryptionError, Rules, Sealing, config};
-use crate::file_watch::FileWatch;
+use crate::file_watch::Events;
 
 /// After which a change that could not be taken over is tried again: its KMS plugin may have come.
 const RETRY: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, EncryptionError> {
 }
 
 /// Follows the file, `known` being what it said last, for as long as somebody has use for it.
-pub(super) fn follow(rules: &Arc<Sealing>, events: FileWatch, path: PathBuf, mut known: Vec<u8>) {
+pub(super) fn follow(rules: &Arc<Sealing>, events: Events, path: PathBuf, mut known: Vec<u8>) {
     let rules = Arc::downgrade(rules);
     tokio::spawn(async move {
         let mut failed = false;
