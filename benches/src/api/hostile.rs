@@ -19,11 +19,13 @@ use tokio::{
 };
 
 use super::{NAMESPACE, servers::Server};
-use crate::report::{Latencies, Report, megabytes, milliseconds};
+use crate::report::{Latencies, Report, median, megabytes, milliseconds};
 
 /// Well-behaved clients, and how much each asks.
 const CLIENTS: usize = 8;
-const GETS: usize = 1000;
+const GETS: usize = 200;
+/// How often they are measured; the median round counts, because the machine has bad moments of its own.
+const ROUNDS: usize = 7;
 /// Between what one of them asks: the others are to be felt, not how busy these keep the machine themselves.
 const THINK: Duration = Duration::from_millis(2);
 /// Attackers of each kind that sends bodies.
@@ -76,7 +78,7 @@ impl Drop for Attack {
 
 pub(super) async fn run(server: Server, report: &mut Report) -> Result<()> {
     Report::title(&format!(
-        "{CLIENTS} clients get a ConfigMap {GETS} times each while somebody else is hostile (peer: calm)"
+        "{CLIENTS} clients get a ConfigMap {GETS} times each while somebody else is hostile; the median of {ROUNDS} (peer: calm)"
     ));
     let server = Arc::new(server);
     let map = json!({"metadata": {"name": "calm"}, "data": {"text": "v".repeat(1000)}});
@@ -137,12 +139,12 @@ async fn suffer(
     bound: u64,
     attack: impl Future<Output = Result<Attack>>,
 ) -> Result<()> {
-    let calm = gets(server).await?.percentile(99);
+    let calm = slowest(server).await?;
     let before = server.process.resident_bytes()?;
     server.process.forget_peak()?;
     let mut attack = attack.await?;
     sleep(Duration::from_millis(300)).await;
-    let during = gets(server).await?.percentile(99);
+    let during = slowest(server).await?;
     let grown = server.process.peak_bytes()?.saturating_sub(before);
     let ratio = during.as_secs_f64() / calm.as_secs_f64();
     report.line(what, &milliseconds(during), &milliseconds(calm), Some(ratio), "p99 within 2×", Some(ratio <= 2.0));
@@ -153,6 +155,15 @@ async fn suffer(
     }
     attack.tasks.shutdown().await;
     Ok(())
+}
+
+/// The 99th percentile of what well-behaved clients wait, in the median round.
+async fn slowest(server: &Server) -> Result<Duration> {
+    let mut rounds = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        rounds.push(gets(server).await?.percentile(99));
+    }
+    median(rounds)
 }
 
 /// What well-behaved clients are answered in.

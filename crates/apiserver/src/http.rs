@@ -4,6 +4,8 @@ mod decode;
 pub(crate) mod gzip;
 mod turns;
 
+use std::time::Duration;
+
 use api::ApiError;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _};
@@ -25,6 +27,8 @@ const MAX_BODY: usize = 3 << 20;
 /// Then it is others' turn: a large body that is all there would keep a worker for milliseconds.
 const READ_AT_ONCE: usize = 64 << 10;
 const MAX_DISCARDED: usize = 8 << 20;
+/// Between parts of a body that is too large anyway: nobody waits for it but who sent it.
+const DISCARDING: Duration = Duration::from_millis(2);
 /// What is kept free for a body because it is announced; announcing costs nothing.
 const MAX_AHEAD: usize = 64 << 10;
 
@@ -83,6 +87,9 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
         if since_others > READ_AT_ONCE {
             since_others = 0;
             give_way().await;
+            if size.max(announced) > MAX_BODY {
+                tokio::time::sleep(DISCARDING).await;
+            }
         }
         // A little more is heard out, so that the client hears why it is refused instead of finding the connection closed.
         if size > MAX_DISCARDED {

@@ -1,5 +1,7 @@
 //! RFC 6902 JSON patch.
 
+use std::io;
+
 use serde_json::Value;
 
 use super::PatchError;
@@ -21,14 +23,30 @@ pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
             operations.len()
         )));
     }
-    let mut copied = 0;
-    for operation in operations {
-        apply(target, operation, &mut copied)?;
-        if depth(target) > MAX_DEPTH {
-            return Err(malformed("the patched object is nested too deeply"));
-        }
+    let mut left = MAX_COPIED;
+    operations.iter().try_for_each(|operation| apply(target, operation, &mut left))
+}
+
+/// A value at this path is not nested deeper than anything may be.
+fn fit(path: &str, value: Value) -> Result<Value, PatchError> {
+    if path.matches('/').count() + depth(&value) > MAX_DEPTH {
+        return Err(malformed("the patched object is nested too deeply"));
     }
-    Ok(())
+    Ok(value)
+}
+
+/// Counts what is written, up to a limit.
+struct Counted<'a>(&'a mut usize);
+
+impl io::Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        *self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// How deep values are nested, as far as it matters.
@@ -46,29 +64,30 @@ fn depth(value: &Value) -> usize {
     below(value, 0)
 }
 
-fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
+/// `left` is what may still be copied.
+fn apply(target: &mut Value, operation: &Value, left: &mut usize) -> Result<(), PatchError> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let path = text("path").ok_or_else(|| malformed("Unable to decode path: missing"))?;
     let from = || text("from").ok_or_else(|| malformed("operation, missing from field"));
     let value = || operation.get("value").cloned().ok_or_else(|| malformed("operation, missing value field"));
     match text("op").unwrap_or_default() {
-        "add" => add(target, path, value()?),
+        "add" => add(target, path, fit(path, value()?)?),
         "remove" => remove(target, path, "remove").map(|_| ()),
         "replace" => {
             let slot = find(target, path).ok_or_else(|| unfit("replace", path))?;
-            *slot = value()?;
+            *slot = fit(path, value()?)?;
             Ok(())
         }
         "move" => {
             let taken = remove(target, from()?, "move")?;
-            add(target, path, taken)
+            add(target, path, fit(path, taken)?)
         }
         "copy" => {
-            let source = find(target, from()?).cloned().ok_or_else(|| unfit("copy", path))?;
-            *copied += source.to_string().len();
-            if *copied > MAX_COPIED {
+            let source = find(target, from()?).ok_or_else(|| unfit("copy", path))?;
+            if serde_json::to_writer(Counted(left), source).is_err() {
                 return Err(malformed("Unable to copy, the accumulated size increase of copy is over the limit"));
             }
+            let source = fit(path, source.clone())?;
             add(target, path, source)
         }
         "test" => {

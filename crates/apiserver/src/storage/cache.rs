@@ -25,7 +25,7 @@ const RING_BYTES: usize = 16 << 20;
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
 /// So many watchers are woken at once.
-const GROUP: usize = 32;
+const GROUP: usize = 16;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
 const REST: Duration = Duration::from_micros(15);
 const LONGEST_REST: Duration = Duration::from_millis(25);
