@@ -71,17 +71,16 @@ impl Graph {
         for owner in &item.owners {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
         }
-        let mut look = Vec::new();
-        if item.owners.is_empty() && !item.deleting {
-            self.items.insert(uid.to_owned(), item);
-            return look;
-        }
+        // An owner that waits for this one may wait no longer, also because it is none any more.
+        let owners = self.items.get(uid).into_iter().flat_map(|before| &before.owners).chain(&item.owners);
+        let owners: HashSet<&String> = owners.map(|owner| &owner.uid).collect();
+        let mut look: Vec<String> = owners.into_iter().filter(|owner| self.is_waiting(owner)).cloned().collect();
         if item.waits_for_dependents() {
             look.extend(self.dependents_of(uid));
         }
-        // An owner that waits for this one may wait no longer.
-        look.extend(item.owners.iter().map(|owner| owner.uid.clone()).filter(|owner| self.is_waiting(owner)));
-        look.push(uid.to_owned());
+        if !item.owners.is_empty() || item.deleting {
+            look.push(uid.to_owned());
+        }
         self.items.insert(uid.to_owned(), item);
         look
     }
@@ -283,6 +282,17 @@ mod tests {
         assert_eq!(all.plan("d"), Plan::RemoveFinalizer(FOREGROUND));
         let mut all = graph("d rs<d!");
         assert_eq!(all.retain(0, &HashSet::from(["rs".to_owned()])), ["rs"]);
+    }
+
+    /// Whoever is no dependent any more is not waited for, whichever of the last ones it is.
+    #[test]
+    fn the_end_of_a_reference_wakes_who_waited_for_it() {
+        for (now, want) in [("pod<e", vec!["d", "pod"]), ("pod", vec!["d"])] {
+            let mut all = graph("d:df e pod<d!,e");
+            let item = graph(now).items.remove("pod").unwrap();
+            assert_eq!(all.set("pod", item), want);
+            assert_eq!(all.plan("d"), Plan::RemoveFinalizer(FOREGROUND));
+        }
     }
 
     #[test]
