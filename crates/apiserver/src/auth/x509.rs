@@ -41,7 +41,7 @@ impl Certificates {
         Self { clients: verifier(&clients), client_ca: clients, proxies: self.proxies.clone() }
     }
 
-    /// Whom certificates stand for now.
+    /// Whom certificates stand for at that time.
     fn holder(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> ClientCertificate {
         let Some((own, others)) = chain.split_first() else { return ClientCertificate::default() };
         let is_of = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
