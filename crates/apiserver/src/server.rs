@@ -62,6 +62,28 @@ pub struct Config {
 }
 
 impl Config {
+    /// What is so where no flag says otherwise.
+    pub fn new(advertise_address: IpAddr, service_account_keys: ServiceAccountKeys, kubelet: KubeletClient) -> Self {
+        Self {
+            advertise_address,
+            secure_port: 6443,
+            service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
+            service_node_port_range: 30000..=32767,
+            service_account_keys,
+            service_account_issuer: "https://kubernetes.default.svc".into(),
+            client_ca: Vec::new(),
+            kubelet,
+            proxy_client: None,
+            cors: Cors::default(),
+            auth: AuthSettings::default(),
+            admission: AdmissionSettings::default(),
+            audit: None,
+            set_verbosity: None,
+            encryption: None,
+            flow: FlowSettings::default(),
+        }
+    }
+
     /// Whom a token that is good for the API is meant for.
     pub(crate) fn api_audiences(&self) -> &[String] {
         match self.auth.api_audiences.as_slice() {

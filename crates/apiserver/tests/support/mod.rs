@@ -47,24 +47,9 @@ impl Api {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        let mut config = Config {
-            advertise_address: [192, 0, 2, 1].into(),
-            secure_port: 6443,
-            service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
-            service_node_port_range: 30000..=32767,
-            service_account_keys: ServiceAccountKeys::read(key.as_bytes(), &[])?,
-            service_account_issuer: "https://kubernetes.default.svc".into(),
-            client_ca: Vec::new(),
-            kubelet: KubeletClient::new(Arc::new(tls)),
-            proxy_client: None,
-            cors: apiserver::Cors::new(&["//example[.]com$".into()])?,
-            auth: apiserver::AuthSettings::default(),
-            admission: apiserver::AdmissionSettings::default(),
-            audit: None,
-            set_verbosity: None,
-            encryption: None,
-            flow: apiserver::FlowSettings::default(),
-        };
+        let keys = ServiceAccountKeys::read(key.as_bytes(), &[])?;
+        let mut config = Config::new([192, 0, 2, 1].into(), keys, KubeletClient::new(Arc::new(tls)));
+        config.cors = apiserver::Cors::new(&["//example[.]com$".into()])?;
         change(&mut config);
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store.clone(), drain.clone()).await?;
