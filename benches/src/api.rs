@@ -1,7 +1,7 @@
 //! The API server beside stock kube-apiserver on etcd: both started here, on the same disk, with the same certificates, asked by the same
 //! client over TLS.
 //!
-//! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise.
+//! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise. What is compared with ourselves alone does without it.
 
 mod admission;
 mod client;
@@ -15,7 +15,7 @@ mod writes;
 
 use anyhow::{Result, ensure};
 
-use self::servers::Servers;
+use self::servers::{Server, Servers};
 use crate::report::{Report, say};
 
 /// How many ask at once.
@@ -30,17 +30,23 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
     let mut report = Report::default();
     for name in ALL.into_iter().filter(|name| only.is_empty() || only.contains(name)) {
         let dir = tempfile::Builder::new().prefix("ferry-bench-").tempdir()?;
-        let servers = Servers::start(dir.path()).await?;
-        say(&servers.versions);
+        let alone = async || Server::start(dir.path()).await;
         match name {
-            "writes" => writes::run(&servers, &mut report).await?,
-            "lists" => lists::run(&servers, &mut report).await?,
-            "watches" => watches::run(&servers, &mut report).await?,
-            "admission" => admission::run(&servers, &mut report).await?,
-            "definitions" => definitions::run(servers.ours, &mut report).await?,
-            "fairness" => fairness::run(servers.ours, &mut report).await?,
-            _ => hostile::run(servers.ours, &mut report).await?,
+            "definitions" => definitions::run(alone().await?, &mut report).await?,
+            "fairness" => fairness::run(alone().await?, &mut report).await?,
+            "hostile" => hostile::run(alone().await?, &mut report).await?,
+            _ => beside(name, &Servers::start(dir.path()).await?, &mut report).await?,
         }
     }
     report.finish()
+}
+
+async fn beside(name: &str, servers: &Servers, report: &mut Report) -> Result<()> {
+    say(&servers.versions);
+    match name {
+        "writes" => writes::run(servers, report).await,
+        "lists" => lists::run(servers, report).await,
+        "watches" => watches::run(servers, report).await,
+        _ => admission::run(servers, report).await,
+    }
 }

@@ -5,6 +5,7 @@
 mod api;
 mod http2;
 mod report;
+mod rounds;
 mod store;
 
 use std::{io::Write as _, path::Path, process::ExitCode};

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
@@ -19,13 +19,14 @@ use tokio::{
 };
 
 use super::{NAMESPACE, servers::Server};
-use crate::report::{Latencies, Report, median, megabytes, milliseconds};
+use crate::{
+    report::{Latencies, Report, megabytes, milliseconds},
+    rounds::{ROUNDS, undisturbed},
+};
 
 /// Well-behaved clients, and how much each asks.
 const CLIENTS: usize = 8;
 const GETS: usize = 200;
-/// How often they are measured; the median round counts, because the machine has bad moments of its own.
-const ROUNDS: usize = 7;
 /// Between what one of them asks: the others are to be felt, not how busy these keep the machine themselves.
 const THINK: Duration = Duration::from_millis(2);
 /// Attackers of each kind that sends bodies.
@@ -59,6 +60,14 @@ impl Attack {
             }
         });
         Ok(Self { tasks: JoinSet::new(), runtime: Some(threads.build()?) })
+    }
+
+    /// Does this where the attack runs: what is connected there is also read there.
+    pub(super) async fn prepare<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.runtime.as_ref().context("it has not ended")?.spawn(task).await?
     }
 
     pub(super) fn spawn(&mut self, task: impl Future<Output = Result<()>> + Send + 'static) {
@@ -157,13 +166,9 @@ async fn suffer(
     Ok(())
 }
 
-/// The 99th percentile of what well-behaved clients wait, in the median round.
+/// The 99th percentile of what well-behaved clients wait.
 async fn slowest(server: &Server) -> Result<Duration> {
-    let mut rounds = Vec::with_capacity(ROUNDS);
-    for _ in 0..ROUNDS {
-        rounds.push(gets(server).await?.percentile(99));
-    }
-    median(rounds)
+    undisturbed(async || Ok(gets(server).await?.percentile(99))).await
 }
 
 /// What well-behaved clients are answered in.
@@ -213,7 +218,8 @@ fn references() -> Bytes {
 async fn drip(server: &Arc<Server>) -> Result<Attack> {
     let mut attack = Attack::new()?;
     for _ in 0..SLOW {
-        let mut stream = server.trust.open(&server.process.url).await?;
+        let server = server.clone();
+        let mut stream = attack.prepare(async move { server.trust.open(&server.process.url).await }).await?;
         attack.spawn(async move {
             for byte in b"GET /api HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x')) {
                 stream.write_all(&[*byte]).await?;
@@ -228,17 +234,24 @@ async fn drip(server: &Arc<Server>) -> Result<Attack> {
 /// Watches of something that is written all the time.
 async fn deaf(server: &Arc<Server>) -> Result<Attack> {
     let mut attack = Attack::new()?;
-    for mut client in server.clients(WATCHERS).await? {
-        let path = format!("{NAMESPACE}/configmaps?watch=1");
-        let body = client.open(Method::GET, &path, "application/json", Bytes::new()).await?;
+    for _ in 0..WATCHERS {
+        let server = server.clone();
+        let watch = attack.prepare(async move {
+            let mut client = server.client().await?;
+            let path = format!("{NAMESPACE}/configmaps?watch=1");
+            let body = client.open(Method::GET, &path, "application/json", Bytes::new()).await?;
+            Ok((client, body))
+        });
+        let watch = watch.await?;
         attack.spawn(async move {
             std::future::pending::<()>().await;
-            drop((client, body));
+            drop(watch);
             Ok(())
         });
     }
-    let mut writer = server.client().await?;
+    let server = server.clone();
     attack.spawn(async move {
+        let mut writer = server.client().await?;
         for index in 0_usize.. {
             let map =
                 json!({"metadata": {"name": "written"}, "data": {"text": "v".repeat(1000), "n": index.to_string()}});
@@ -257,7 +270,8 @@ async fn deaf(server: &Arc<Server>) -> Result<Attack> {
 async fn idle(server: &Arc<Server>) -> Result<Attack> {
     let mut attack = Attack::new()?;
     for _ in 0..IDLE {
-        let stream = server.trust.open(&server.process.url).await?;
+        let server = server.clone();
+        let stream = attack.prepare(async move { server.trust.open(&server.process.url).await }).await?;
         attack.spawn(async move {
             std::future::pending::<()>().await;
             drop(stream);

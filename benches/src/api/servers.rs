@@ -1,4 +1,4 @@
-//! The two servers that are measured.
+//! The servers that are measured.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,10 +37,10 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) async fn start(dir: &Path) -> Result<Servers> {
-        let (ours, peer) = (ours(&dir.join("ferry")).await?, stock(&dir.join("stock")).await?);
+        let (ours, peer) = (Server::start(&dir.join("ferry")).await?, stock(&dir.join("stock")).await?);
+        peer.prepare().await?;
         let mut versions = Vec::new();
         for server in [&ours, &peer] {
-            server.prepare().await?;
             let version = server.client().await?.get_json("/version").await?;
             let version = version.get("gitVersion").and_then(Value::as_str);
             versions.push(version.context("a version without a name")?.to_owned());
@@ -50,6 +50,13 @@ impl Servers {
 }
 
 impl Server {
+    /// Ours, ready to be asked.
+    pub(super) async fn start(dir: &Path) -> Result<Server> {
+        let server = ours(dir).await?;
+        server.prepare().await?;
+        Ok(server)
+    }
+
     pub(super) async fn client(&self) -> Result<Client> {
         Client::connect(&self.process.url, &self.trust).await
     }

@@ -21,7 +21,7 @@ pub use self::log::AuditLog;
 use self::log::Log;
 use self::policy::{Level, Policy};
 use crate::auth;
-use crate::http::{Accept, Body, decode_any, full, held, read, respond_error};
+use crate::http::{Accept, Body, again, decode_any, full, held, read, respond_error};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
@@ -148,7 +148,7 @@ impl ApiServer {
             let (parts, body) = request.into_parts();
             let bytes = read(body).await?;
             event.set_request(decode_any(&parts.headers, &bytes));
-            request = Request::from_parts(parts, full(bytes));
+            request = Request::from_parts(parts, again(bytes));
         }
         let response = self.allowed(context, request).await?;
         Ok(self.keep_seat(context, response, seat))

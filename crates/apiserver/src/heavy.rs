@@ -1,4 +1,4 @@
-//! Requests with large bodies: they take long to read and check, so they get threads of their own, and not all of the machine.
+//! Work that takes long and leaves room for others: requests with large bodies get threads of their own, and not all of the machine.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -30,8 +30,16 @@ pub(crate) fn may_be_heavy(size: Option<u64>) -> bool {
     size.is_none_or(|size| size > LITTLE as u64)
 }
 
-/// How nice a thread is to all others while it works on something heavy.
-const NICE: i32 = 10;
+/// Lets all others go first: whatever this process has been asked meanwhile, and other processes. A thread that is always busy is taken
+/// off its processor only at the next tick of the clock, and who wants to run there waits for milliseconds.
+pub(crate) async fn give_way() {
+    tokio::task::yield_now().await;
+    std::thread::yield_now();
+}
+
+/// How nice a thread is to all others while it works on something heavy. Less would not do: how soon whoever wakes up gets the processor
+/// of a running thread depends on both slices and on this, and ours are short.
+const NICE: i32 = 19;
 
 pub(crate) struct Heavy(Semaphore);
 
@@ -57,6 +65,8 @@ impl Heavy {
             let step = |cx: &mut Context<'_>| {
                 Poll::Ready(tokio::task::block_in_place(|| {
                     let _nice = Nice::begin();
+                    // Who has taken over this worker was woken on this processor before that, and would wait for the next tick.
+                    std::thread::yield_now();
                     request.as_mut().poll(cx)
                 }))
             };

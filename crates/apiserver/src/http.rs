@@ -16,7 +16,8 @@ use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
 pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml, yaml_tracked};
-pub(crate) use self::turns::{CHUNK, give_way, in_turns};
+pub(crate) use self::turns::{CHUNK, in_turns};
+use crate::heavy::give_way;
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Requests in and responses out, over TCP or within the process.
@@ -37,6 +38,11 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     if bytes.len() > CHUNK {
         return turns::whole_in_turns(bytes);
     }
+    again(bytes)
+}
+
+/// A body that has been read, to be read again.
+pub(crate) fn again(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -76,13 +82,16 @@ pub(crate) fn held<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
 /// The whole body, up to the limit.
 pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    let (mut bytes, mut size) = (BytesMut::with_capacity(announced.min(MAX_AHEAD)), 0);
+    let (mut bytes, mut size) = (BytesMut::new(), 0);
     let mut since_others = 0;
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::bad_request(format!("the request body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         size += data.len();
+        if size == data.len() && size <= MAX_BODY && body.is_end_stream() {
+            return Ok(data);
+        }
         since_others += data.len();
         if since_others > READ_AT_ONCE {
             since_others = 0;
@@ -96,6 +105,9 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
             break;
         }
         if size <= MAX_BODY && announced <= MAX_BODY {
+            // Whoever sends this much means it: the rest gets its place at once, not twice as much again and again.
+            let believed = if size > MAX_AHEAD { announced } else { announced.min(MAX_AHEAD) };
+            bytes.reserve(believed.saturating_sub(bytes.len()).max(data.len()));
             bytes.extend_from_slice(&data);
         }
     }

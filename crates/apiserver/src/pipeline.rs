@@ -16,7 +16,7 @@ use serde_json::json;
 use tracing::Instrument as _;
 
 use crate::aggregator::{described, proxy};
-use crate::http::{Accept, Body, Query, Verbatim, add_warnings, full, gzip, held, page_not_found, respond_error};
+use crate::http::{Accept, Body, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
@@ -265,11 +265,12 @@ impl ApiServer {
         }
         let body = request.into_body();
         if !heavy::may_be_heavy(body.size_hint().upper()) {
-            return handlers::answer(self, &served, context, body).await;
+            return Box::pin(handlers::answer(self, &served, context, body)).await;
         }
         let bytes = crate::http::read(body).await?;
         let is_heavy = heavy::is_heavy(&context.headers, &bytes);
-        let answer = handlers::answer(self, &served, context, full(bytes));
+        // Its state is large, and everything around it would be moved with it.
+        let answer = Box::pin(handlers::answer(self, &served, context, again(bytes)));
         if is_heavy { self.heavy.run(answer).await } else { answer.await }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::PollSemaphore;
 
 use super::{Body, BoxError};
+use crate::heavy::give_way;
 
 /// What is sent in one turn.
 pub(crate) const CHUNK: usize = 128 << 10;
@@ -21,13 +22,6 @@ static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     Arc::new(Semaphore::new((processors / 2).max(1)))
 });
-
-/// Lets all others go first: whatever this process has been asked meanwhile, and other processes. A thread that is always busy is taken
-/// off its processor only at the next tick of the clock, and who wants to run there waits for milliseconds.
-pub(crate) async fn give_way() {
-    tokio::task::yield_now().await;
-    std::thread::yield_now();
-}
 
 /// A body of these chunks, of which some client's next is sent when it is its turn.
 pub(crate) fn in_turns(chunks: impl Iterator<Item = Bytes> + Send + Unpin + 'static, size: Option<usize>) -> Body {

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::stored::{Change, Reading, Stored};
+use crate::heavy::give_way;
 
 const EVENTS: &str = "/registry/events/";
 /// Upstream's `--event-ttl`.
@@ -26,6 +27,8 @@ const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
 /// So many watchers are woken at once.
 const GROUP: usize = 16;
+/// After how many groups others get their turn who are none of this process.
+const COURTEOUS: usize = 8;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
 const REST: Duration = Duration::from_micros(15);
 const LONGEST_REST: Duration = Duration::from_millis(25);
@@ -194,11 +197,14 @@ async fn wake(cache: Arc<Cache>) {
             (ring.end(), ring.groups.clone())
         };
         let mut watchers = 0;
-        for group in groups {
+        for (index, group) in groups.iter().enumerate() {
             watchers += group.receiver_count();
             group.send_replace(told);
             // Those who were woken, and whoever has come since.
-            tokio::task::yield_now().await;
+            match index % COURTEOUS {
+                0 => give_way().await,
+                _ => tokio::task::yield_now().await,
+            }
         }
         let watchers = u32::try_from(watchers).unwrap_or(u32::MAX);
         tokio::time::sleep(REST.saturating_mul(watchers).min(LONGEST_REST)).await;
