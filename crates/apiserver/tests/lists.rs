@@ -79,19 +79,65 @@ async fn versions_say_how_old_a_list_may_be() -> Result<()> {
 
 /// The first events of a watch, one line each.
 async fn watch(api: &Api, path: &str, count: usize) -> Result<Vec<String>> {
-    let mut body = api.send(&format!("GET {path}"), &[], "").await?.into_body();
-    let mut seen = Vec::new();
-    while seen.len() < count {
-        let frame = body.frame().await.context("an event")?.map_err(|error| anyhow::anyhow!(error))?;
-        for line in frame.into_data().ok().context("data")?.split_inclusive(|byte| *byte == b'\n') {
-            let event: Value = serde_json::from_slice(line)?;
-            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
-            let end = text("/object/metadata/annotations/k8s.io~1initial-events-end").map(|_| "end");
-            let name = end.or_else(|| text("/object/metadata/name")).unwrap_or("-");
-            seen.push(format!("{} {name}", text("/type").unwrap_or_default()));
+    let mut watch = Watching::begin(api, path).await?;
+    watch.read_to(count).await?;
+    Ok(watch.seen)
+}
+
+/// A watch that is read when it pleases, and what it has told so far.
+struct Watching {
+    body: apiserver::Body,
+    seen: Vec<String>,
+}
+
+impl Watching {
+    async fn begin(api: &Api, path: &str) -> Result<Self> {
+        Ok(Self { body: api.send(&format!("GET {path}"), &[], "").await?.into_body(), seen: Vec::new() })
+    }
+
+    async fn read_to(&mut self, count: usize) -> Result<()> {
+        while self.seen.len() < count {
+            let frame = self.body.frame().await.context("an event")?.map_err(|error| anyhow::anyhow!(error))?;
+            for line in frame.into_data().ok().context("data")?.split_inclusive(|byte| *byte == b'\n') {
+                let event: Value = serde_json::from_slice(line)?;
+                let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
+                let end = text("/object/metadata/annotations/k8s.io~1initial-events-end").map(|_| "end");
+                let name = end.or_else(|| text("/object/metadata/name")).unwrap_or("-");
+                self.seen.push(format!("{} {name}", text("/type").unwrap_or_default()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those who ask the same share what is written for them, however far behind one another they are, and those who ask otherwise do not.
+#[tokio::test]
+async fn watches_are_read_at_their_own_pace() -> Result<()> {
+    let api = Api::start().await?;
+    let (all, some) = (format!("{MAPS}?watch=1"), format!("{MAPS}?watch=1&labelSelector=is%3Deven"));
+    let mut prompt = Watching::begin(&api, &all).await?;
+    let mut late = Watching::begin(&api, &all).await?;
+    let mut choosy = Watching::begin(&api, &some).await?;
+    let mut lazy = Watching::begin(&api, &some).await?;
+    let name = |index: usize| format!("ADDED m{index}");
+    for index in 0..60 {
+        let is = if index % 2 == 0 { "even" } else { "odd" };
+        let map = json!({"metadata": {"name": format!("m{index}"), "labels": {"is": is}}});
+        assert_eq!(api.json(&format!("POST {MAPS}"), &[], Some(&map)).await?.0, 201);
+        prompt.read_to(index + 1).await?;
+        if index % 7 == 0 {
+            late.read_to(index / 2 + 1).await?;
+        }
+        if index % 20 == 0 {
+            choosy.read_to(index / 2 + 1).await?;
         }
     }
-    Ok(seen)
+    for (watch, step) in [(&mut prompt, 1), (&mut late, 1), (&mut choosy, 2), (&mut lazy, 2)] {
+        let want: Vec<_> = (0..60).step_by(step).map(name).collect();
+        watch.read_to(want.len()).await?;
+        assert_eq!(watch.seen, want);
+    }
+    Ok(())
 }
 
 #[tokio::test]
