@@ -218,14 +218,19 @@ fn references() -> Bytes {
 async fn drip(server: &Arc<Server>) -> Result<Attack> {
     let mut attack = Attack::new()?;
     for _ in 0..SLOW {
-        let server = server.clone();
+        let (server, again) = (server.clone(), server.clone());
         let mut stream = attack.prepare(async move { server.trust.open(&server.process.url).await }).await?;
         attack.spawn(async move {
-            for byte in b"GET /api HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x')) {
-                stream.write_all(&[*byte]).await?;
-                sleep(Duration::from_secs(1)).await;
+            loop {
+                for byte in b"GET /api HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x')) {
+                    // The server has had enough of it at some time.
+                    if stream.write_all(&[*byte]).await.is_err() {
+                        break;
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+                stream = again.trust.open(&again.process.url).await?;
             }
-            Ok(())
         });
     }
     Ok(attack)

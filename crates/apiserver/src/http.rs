@@ -4,7 +4,7 @@ mod decode;
 pub(crate) mod gzip;
 mod turns;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::ApiError;
 use bytes::{Bytes, BytesMut};
@@ -30,6 +30,10 @@ const READ_AT_ONCE: usize = 64 << 10;
 const MAX_DISCARDED: usize = 8 << 20;
 /// Between parts of a body that is too large anyway: nobody waits for it but who sent it.
 const DISCARDING: Duration = Duration::from_millis(2);
+/// Whoever gives way and is back before this was alone.
+const WANTED: Duration = Duration::from_micros(50);
+/// Between parts of a large body where others want the processors: they are many and ask for little.
+const BUSY: Duration = Duration::from_millis(1);
 /// What is kept free for a body because it is announced; announcing costs nothing.
 const MAX_AHEAD: usize = 64 << 10;
 
@@ -95,9 +99,12 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, ApiError> {
         since_others += data.len();
         if since_others > READ_AT_ONCE {
             since_others = 0;
+            let begun = Instant::now();
             give_way().await;
             if size.max(announced) > MAX_BODY {
                 tokio::time::sleep(DISCARDING).await;
+            } else if begun.elapsed() > WANTED {
+                tokio::time::sleep(BUSY).await;
             }
         }
         // A little more is heard out, so that the client hears why it is refused instead of finding the connection closed.
