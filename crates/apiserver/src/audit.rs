@@ -142,7 +142,7 @@ impl ApiServer {
             Err(refusal) => return Ok(refusal),
         };
         auth::authorize_request(self, context).await?;
-        *context.logs_requests.get_mut() = event.level() >= Level::Request;
+        context.log_requests(event.level() >= Level::Request);
         let names_itself = context.info.verb == "create" && context.info.name.is_empty();
         if !context.info.is_long_running() && (event.level() >= Level::Request || names_itself) {
             let (parts, body) = request.into_parts();

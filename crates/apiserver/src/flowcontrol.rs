@@ -267,7 +267,7 @@ impl ApiServer {
 
     fn refuse(&self, context: &Context, retry_after: i64) -> Response<Body> {
         let info = &context.info;
-        context.is_served.store(self.find(&info.group, &info.version, &info.resource).is_some(), Ordering::Relaxed);
+        context.set_served(self.find(&info.group, &info.version, &info.resource).is_some());
         too_many(retry_after)
     }
 

@@ -1,13 +1,13 @@
 //! Work that takes long and leaves room for others: requests with large bodies get threads of their own, and not all of the machine.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 use http::{HeaderMap, header};
-use rustix::process::{geteuid, setpriority_process};
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::Semaphore;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 /// Larger than almost every object, small enough to be read in a millisecond.
 const LARGE: usize = 128 << 10;
@@ -37,70 +37,59 @@ pub(crate) async fn give_way() {
     std::thread::yield_now();
 }
 
-/// How nice a thread is to all others while it works on something heavy. Less would not do: how soon whoever wakes up gets the processor
-/// of a running thread depends on both slices and on this, and ours are short.
-const NICE: i32 = 19;
-
-pub(crate) struct Heavy(Semaphore);
-
-impl Default for Heavy {
-    /// Half of the processors stay free for everybody else.
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self(Semaphore::new((processors / 2).max(1)))
-    }
-}
+/// Threads for what is heavy, from the first time on that something is.
+#[derive(Default)]
+pub(crate) struct Heavy(OnceLock<Option<Runtime>>);
 
 impl Heavy {
-    /// Runs a heavy request when it is its turn, so that it keeps no worker from its tasks. While it waits for somebody, it is
-    /// another's turn.
-    pub(crate) async fn run<F: Future>(&self, request: F) -> F::Output {
-        if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
-            return request.await;
-        }
-        let mut request = pin!(request);
-        loop {
-            // It is never closed.
-            let turn = self.0.acquire().await;
-            let step = |cx: &mut Context<'_>| {
-                Poll::Ready(tokio::task::block_in_place(|| {
-                    let _nice = Nice::begin();
-                    // Who has taken over this worker was woken on this processor before that, and would wait for the next tick.
-                    std::thread::yield_now();
-                    request.as_mut().poll(cx)
-                }))
-            };
-            let polled = poll_fn(step).await;
-            drop(turn);
-            if let Poll::Ready(output) = polled {
-                return output;
-            }
-            // What it waits for wakes this task.
-            let mut woken = false;
-            poll_fn(|_| if std::mem::replace(&mut woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    /// Half of the processors stay free for everybody else.
+    fn start() -> Option<Runtime> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads((processors / 2).max(1)).thread_name("heavy").on_thread_start(threads::be_patient);
+        runtime.build().inspect_err(|error| tracing::warn!(%error, "there are no threads for what is heavy")).ok()
+    }
+
+    /// Does this where it keeps no worker from its tasks. While it waits for somebody, another's work is done.
+    pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let Some(threads) = self.0.get_or_init(Self::start) else { return work.await };
+        let work = Within { server: Handle::current(), work: Box::pin(work.in_current_span()) };
+        match AbortOnDropHandle::new(threads.spawn(work)).await {
+            Ok(output) => output,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 }
 
-/// This thread gives way to others. Only root may take that back, so nobody else begins.
-struct Nice;
-
-impl Nice {
-    fn begin() -> Option<Self> {
-        (geteuid().is_root() && setpriority_process(None, NICE).is_ok()).then_some(Self)
-    }
-}
-
-impl Drop for Nice {
+impl Drop for Heavy {
     fn drop(&mut self) {
-        if let Err(error) = setpriority_process(None, 0) {
-            tracing::warn!(%error, "a thread stays nice");
+        // Whoever drops it may be a task, which must not wait for threads.
+        if let Some(threads) = self.0.take().flatten() {
+            threads.shutdown_background();
         }
+    }
+}
+
+/// Work whose timers, connections and tasks are the server's, on whatever thread it is done.
+struct Within<F> {
+    server: Handle,
+    work: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let _within = this.server.enter();
+        this.work.as_mut().poll(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -119,18 +108,38 @@ mod tests {
         check("application/json-patch+json", &format!("[{{\"op\":\"copy\"}}]{long}"), true);
     }
 
-    /// With one turn for all, the first is let on by the second, which can only run while the first waits.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    /// The first is let on by the second, which can only run while the first waits: on this machine there may be one thread for both.
+    #[tokio::test]
     async fn whoever_waits_leaves_the_turn_to_others() {
-        let heavy = Heavy(Semaphore::new(1));
+        let heavy = Heavy::default();
         let (let_on, waits) = tokio::sync::oneshot::channel::<u8>();
         let first = heavy.run(waits);
         let second = heavy.run(async {
-            tokio::task::yield_now().await;
+            // Timers are the server's; these threads have none.
+            tokio::time::sleep(Duration::from_millis(1)).await;
             let_on.send(7)
         });
-        let both = futures::future::join(first, second);
-        let both = tokio::time::timeout(std::time::Duration::from_secs(10), both).await;
+        let both = tokio::time::timeout(Duration::from_secs(10), futures::future::join(first, second)).await;
         assert_eq!(both, Ok((Ok(7), Ok(()))));
+    }
+
+    #[tokio::test]
+    async fn nobody_works_for_a_client_that_has_gone() {
+        let heavy = Heavy::default();
+        let (held, gone) = tokio::sync::oneshot::channel::<()>();
+        let request = heavy.run(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        let mut request = Box::pin(request);
+        assert!(futures::poll!(&mut request).is_pending());
+        drop(request);
+        assert!(tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "too heavy")]
+    async fn a_panic_is_of_whoever_asked() {
+        Heavy::default().run(async { panic!("too heavy") }).await
     }
 }

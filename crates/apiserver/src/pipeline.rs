@@ -24,7 +24,8 @@ use crate::{auth, debug, discovery, flowcontrol, handlers, health, heavy, metric
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Everything about a request but its body.
+/// Everything about a request but its body. Copies share what is noted about it.
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) info: RequestInfo,
     pub(crate) user: UserInfo,
@@ -38,12 +39,15 @@ pub(crate) struct Context {
     pub(crate) decision: Option<String>,
     /// What it was matched with: the identities of a flow schema and of a priority level.
     pub(crate) flow: Option<(HeaderValue, HeaderValue)>,
-    /// The path leads to something; only then is it worth a metric of its own.
-    pub(crate) is_served: AtomicBool,
-    /// The objects it leads to have no protobuf form.
+    notes: Arc<Notes>,
+}
+
+/// What is noted about a request while it is answered.
+#[derive(Default)]
+struct Notes {
+    is_served: AtomicBool,
     has_no_protobuf: AtomicBool,
-    /// What is sent is logged with it.
-    pub(crate) logs_requests: AtomicBool,
+    logs_requests: AtomicBool,
     warnings: Mutex<Vec<String>>,
     annotations: Mutex<BTreeMap<String, String>>,
 }
@@ -59,37 +63,43 @@ impl Context {
             refused: None,
             decision: None,
             flow: None,
-            is_served: AtomicBool::new(false),
-            has_no_protobuf: AtomicBool::new(false),
-            logs_requests: AtomicBool::new(false),
-            warnings: Mutex::default(),
-            annotations: Mutex::default(),
+            notes: Arc::default(),
         }
+    }
+
+    /// The path leads to something, or not; only what does is worth a metric of its own.
+    pub(crate) fn set_served(&self, is_served: bool) {
+        self.notes.is_served.store(is_served, Ordering::Relaxed);
+    }
+
+    /// What is sent is logged with it.
+    pub(crate) fn log_requests(&self, logs_requests: bool) {
+        self.notes.logs_requests.store(logs_requests, Ordering::Relaxed);
     }
 
     /// Tells the client something without failing.
     pub(crate) fn warn(&self, warning: String) {
-        self.warnings.lock().push(warning);
+        self.notes.warnings.lock().push(warning);
     }
 
     /// Tells the audit log something.
     pub(crate) fn annotate(&self, key: String, value: impl Into<String>) {
-        self.annotations.lock().insert(key, value.into());
+        self.notes.annotations.lock().insert(key, value.into());
     }
 
     /// The same of what was sent, where the log is to have that.
     pub(crate) fn annotate_request(&self, key: String, value: impl FnOnce() -> String) {
-        if self.logs_requests.load(Ordering::Relaxed) {
+        if self.notes.logs_requests.load(Ordering::Relaxed) {
             self.annotate(key, value());
         }
     }
 
     pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
-        self.annotations.lock().clone()
+        self.notes.annotations.lock().clone()
     }
 
     pub(crate) fn accept(&self) -> Result<Accept, ApiError> {
-        match self.has_no_protobuf.load(Ordering::Relaxed) {
+        match self.notes.has_no_protobuf.load(Ordering::Relaxed) {
             true => Accept::without_protobuf(&self.headers, &self.query),
             false => Accept::of(&self.headers, &self.query),
         }
@@ -136,11 +146,11 @@ impl ApiServer {
             Err(error) => {
                 tracing::debug!(code = error.code, message = %error.message, "request failed");
                 let mut response = respond_error(&error, &accept);
-                add_warnings(&mut response, &context.warnings.lock());
+                add_warnings(&mut response, &context.notes.warnings.lock());
                 response
             }
         };
-        if *context.is_served.get_mut() {
+        if context.notes.is_served.load(Ordering::Relaxed) {
             self.metrics.observe(&context.info, &context.query, response.status().as_u16(), under_way.took());
         }
         // Who answered for this server says itself how it was let in.
@@ -238,7 +248,7 @@ impl ApiServer {
                 _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
                 _ => return Ok(page_not_found()),
             };
-            context.is_served.store(true, Ordering::Relaxed);
+            context.set_served(true);
             return response;
         }
         let info = &context.info;
@@ -247,11 +257,11 @@ impl ApiServer {
             return if known { Err(ApiError::no_such_resource()) } else { Ok(page_not_found()) };
         };
         if let Some(custom) = served.custom() {
-            context.has_no_protobuf.store(true, Ordering::Relaxed);
+            context.notes.has_no_protobuf.store(true, Ordering::Relaxed);
             custom.version().warning.iter().for_each(|warning| context.warn(warning.clone()));
         }
         if info.subresource.is_empty() || served.info.has_subresource(&info.subresource) {
-            context.is_served.store(true, Ordering::Relaxed);
+            context.set_served(true);
         }
         match handlers::check_scope(&served, info) {
             Err(_) if served.custom().is_some() => return Ok(page_not_found()),
@@ -268,10 +278,13 @@ impl ApiServer {
             return Box::pin(handlers::answer(self, &served, context, body)).await;
         }
         let bytes = crate::http::read(body).await?;
-        let is_heavy = heavy::is_heavy(&context.headers, &bytes);
-        // Its state is large, and everything around it would be moved with it.
-        let answer = Box::pin(handlers::answer(self, &served, context, again(bytes)));
-        if is_heavy { self.heavy.run(answer).await } else { answer.await }
+        if !heavy::is_heavy(&context.headers, &bytes) {
+            // Its state is large, and everything around it would be moved with it.
+            return Box::pin(handlers::answer(self, &served, context, again(bytes))).await;
+        }
+        let (server, context) = (self.clone(), context.clone());
+        let answer = async move { handlers::answer(&server, &served, &context, again(bytes)).await };
+        self.heavy.run(answer).await
     }
 }
 
@@ -281,7 +294,7 @@ fn finished(context: &Context, mut response: Response<Body>) -> Response<Body> {
     if is_own && !context.info.is_long_running() && gzip::is_accepted(&context.headers) {
         response = gzip::compress(response);
     }
-    add_warnings(&mut response, &context.warnings.lock());
+    add_warnings(&mut response, &context.notes.warnings.lock());
     let caching = response.headers_mut().entry("cache-control");
     caching.or_insert(HeaderValue::from_static("no-cache, private"));
     response

@@ -52,9 +52,9 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     allow_many_files();
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    threads.enable_all().event_interval(POLLS_PER_LOOK).on_thread_start(runtime::short_slice);
-    let outcome = threads.build().map_err(anyhow::Error::from);
+    let mut workers = tokio::runtime::Builder::new_multi_thread();
+    workers.enable_all().event_interval(POLLS_PER_LOOK).on_thread_start(threads::be_prompt);
+    let outcome = workers.build().map_err(anyhow::Error::from);
     match outcome.and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -19,7 +19,6 @@ mod record;
 mod sandbox;
 mod service;
 mod shim;
-mod slice;
 mod spec;
 mod stats;
 mod streaming;
@@ -39,7 +38,6 @@ pub use images::{
 pub use memory::forget_code;
 pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
 pub use shim::shim_main;
-pub use slice::short_slice;
 
 use container::Container;
 use events::Events;

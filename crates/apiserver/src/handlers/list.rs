@@ -137,7 +137,7 @@ struct Page {
 
 pub(super) async fn answer(
     server: &Arc<ApiServer>,
-    served: &Served,
+    served: &Arc<Served>,
     context: &Context,
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
@@ -157,9 +157,12 @@ pub(super) async fn answer(
             _ => (),
         }
     }
-    let is_much = page.items.len() > MANY;
-    let answer = shaped(server, served, context, &accept, &selection, page, limit);
-    if is_much { server.heavy.run(answer).await } else { answer.await }
+    if page.items.len() <= MANY {
+        return shaped(server, served, context, &accept, &selection, page, limit).await;
+    }
+    let heavy = &server.heavy;
+    let (server, served, context) = (server.clone(), served.clone(), context.clone());
+    heavy.run(async move { shaped(&server, &served, &context, &accept, &selection, page, limit).await }).await
 }
 
 /// A list whose objects have to be decoded.
