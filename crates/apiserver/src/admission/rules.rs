@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Attributes, Operation};
 use crate::registry::Served;
 use crate::server::ApiServer;
+use crate::storage::Stored;
 
 /// `matchConstraints` of a policy, `matchResources` of a binding, or a webhook.
 pub(crate) struct Criteria {
@@ -113,7 +114,7 @@ impl Criteria {
         let name = if is_namespace { attributes.name } else { attributes.namespace };
         let found = namespace(server, name)
             .ok_or_else(|| ApiError::not_found(GroupResource { group: "", resource: "namespaces" }, name))?;
-        Ok(labelled(&self.namespaces, &found))
+        Ok(labelled(&self.namespaces, &found.decode()))
     }
 }
 
@@ -122,9 +123,8 @@ fn labelled(selector: &Selector, object: &Object) -> bool {
     selector.matches_by(|key| object.at(&["metadata", "labels", key]).and_then(Value::as_str))
 }
 
-pub(crate) fn namespace(server: &ApiServer, name: &str) -> Option<Object> {
-    let cache = server.registry.find("", "v1", "namespaces")?.cache.clone()?;
-    cache.get(name).map(|stored| stored.decode())
+pub(crate) fn namespace(server: &ApiServer, name: &str) -> Option<Arc<Stored>> {
+    server.registry.find("", "v1", "namespaces")?.cache.as_ref()?.get(name)
 }
 
 pub(crate) fn is_namespace(served: &Served) -> bool {

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::generation;
 use crate::admission::rules::{Criteria, strings};
-use cel::policy::{Compiled, Compiler, Returns};
+use cel::Program;
+use cel::policy::{Compiled, Compiler, Returns, place};
 
 pub(crate) struct Policy {
     pub(super) name: String,
@@ -22,6 +23,9 @@ pub(crate) struct Policy {
     pub(super) annotations: Vec<(String, Expression)>,
     pub(super) mutations: Vec<Mutation>,
     pub(super) reinvoked: bool,
+    /// What takes a while to make is only made where some expression reads it.
+    pub(super) reads_request: bool,
+    pub(super) reads_namespace: bool,
 }
 
 pub(crate) struct Expression {
@@ -99,7 +103,7 @@ impl Policy {
             let value = expression(one.text(&["valueExpression"]), Returns::StringOrNull, true, &compiler);
             (one.text(&["key"]).to_owned(), value)
         };
-        Self {
+        let mut policy = Self {
             name: object.name().to_owned(),
             uid: object.uid().to_owned(),
             generation: generation(object),
@@ -111,8 +115,30 @@ impl Policy {
             annotations: items(object, &["spec", "auditAnnotations"]).map(annotation).collect(),
             mutations: items(object, &["spec", "mutations"]).filter(|_| mutating).map(mutation).collect(),
             reinvoked: object.text(&["spec", "reinvocationPolicy"]) == "IfNeeded",
+            reads_request: false,
+            reads_namespace: false,
             variables,
-        }
+        };
+        (policy.reads_request, policy.reads_namespace) = (policy.reads(place::REQUEST), policy.reads(place::NAMESPACE));
+        policy
+    }
+
+    /// Whether any expression reads what is at this place.
+    fn reads(&self, place: usize) -> bool {
+        self.programs().any(|program| program.reads(place))
+    }
+
+    fn programs(&self) -> impl Iterator<Item = &Program> {
+        let validations =
+            self.validations.iter().flat_map(|one| [Some(&one.expression), one.message_expression.as_ref()]);
+        let annotations = self.annotations.iter().map(|(_, value)| value);
+        let mutations = self.mutations.iter().map(|one| &one.expression);
+        let expressions = self.conditions.iter().chain(validations.flatten()).chain(annotations).chain(mutations);
+        let variables = self.variables.iter().map(|(_, compiled)| compiled);
+        expressions
+            .map(|expression| &expression.compiled)
+            .chain(variables)
+            .filter_map(|compiled| compiled.as_ref().ok())
     }
 }
 

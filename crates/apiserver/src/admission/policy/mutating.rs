@@ -74,7 +74,8 @@ pub(crate) async fn mutate(
         }
     }
     if !invocations.is_empty() {
-        let namespace = namespace_of(server, attributes)?;
+        let is_read = invocations.iter().any(|(hook, ..)| hook.policy.reads_namespace);
+        let namespace = namespace_of(server, attributes, is_read)?;
         for (hook, binding, matched, param) in invocations {
             let policy = &*hook.policy;
             let key = format!("{}/{}/{}", policy.name, binding.name, param.as_ref().map_or("", |param| param.name()));
@@ -156,7 +157,7 @@ impl Invocation<'_> {
         object: &Object,
         mutation: Option<&Mutation>,
     ) -> Result<Option<Change>, String> {
-        let seen = Seen::new(self.server, self.attributes, self.matched, Some(object)).await;
+        let seen = Seen::new(self.server, self.attributes, policy, self.matched, Some(object)).await;
         let seen = seen.map_err(|error| error.message)?;
         request::settled(self.server, self.attributes, |answers| {
             let inputs = Inputs {

@@ -130,7 +130,7 @@ async fn consult(
     if let Some(why) = params::unknown_kind(server, policy) {
         return Ok(misconfigured(policy, None, &why));
     }
-    let seen = Seen::new(server, attributes, &matched, object).await?;
+    let seen = Seen::new(server, attributes, policy, &matched, object).await?;
     let mut first = None;
     let mut annotations: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for binding in &hook.bindings {
@@ -149,7 +149,7 @@ async fn consult(
                 continue;
             }
         };
-        let namespace = namespace_of(server, attributes)?;
+        let namespace = namespace_of(server, attributes, policy.reads_namespace)?;
         for param in &all {
             let judgement = judged(server, attributes, &seen, policy, param.as_ref(), namespace.as_ref()).await;
             for (index, denial) in judgement.decisions.iter().enumerate() {
@@ -226,8 +226,12 @@ pub(super) fn criteria(
     }
 }
 
-/// The namespace of the request; a namespace has none.
-pub(super) fn namespace_of(server: &ApiServer, attributes: &Attributes<'_>) -> Result<Option<Json>, ApiError> {
+/// The namespace of the request, which must be there even if nobody reads it; a namespace has none.
+pub(super) fn namespace_of(
+    server: &ApiServer,
+    attributes: &Attributes<'_>,
+    is_read: bool,
+) -> Result<Option<Json>, ApiError> {
     if attributes.namespace.is_empty() || rules::is_namespace(attributes.served) {
         return Ok(None);
     }
@@ -235,7 +239,7 @@ pub(super) fn namespace_of(server: &ApiServer, attributes: &Attributes<'_>) -> R
         let resource = api::GroupResource { group: "", resource: "namespaces" };
         ApiError::not_found(resource, attributes.namespace)
     })?;
-    Ok(Some(request::namespace(&found)))
+    Ok(is_read.then(|| request::namespace(&found.decode())))
 }
 
 /// The objects in the version the policy asked for.
@@ -249,10 +253,15 @@ impl<'a> Seen<'a> {
     pub(super) async fn new(
         server: &ApiServer,
         attributes: &Attributes<'a>,
+        policy: &Policy,
         matched: &Matched,
         object: Option<&'a Object>,
     ) -> Result<Self, ApiError> {
         use std::borrow::Cow;
+        let request = |served: &Served| match policy.reads_request {
+            true => request::request(attributes, served),
+            false => Json::Null,
+        };
         let as_served = async |served: &Served, object: Option<&'a Object>| match object {
             Some(object) if !attributes.is_of_another_kind() => {
                 let converted = convert::to_version(server, attributes.served, served, object.clone()).await?;
@@ -265,12 +274,12 @@ impl<'a> Seen<'a> {
             Matched::Itself => Self {
                 object: object.map(Cow::Borrowed),
                 old: attributes.old.map(Cow::Borrowed),
-                request: request::request(attributes, attributes.served),
+                request: request(attributes.served),
             },
             Matched::As(served) => Self {
                 object: as_served(served, object).await?,
                 old: as_served(served, attributes.old).await?,
-                request: request::request(attributes, served),
+                request: request(served),
             },
         })
     }
@@ -326,15 +335,18 @@ fn decide<'a>(policy: &'a Policy, inputs: &Inputs<'a>) -> Result<Vec<Option<Deni
         });
     }
     // Messages are paid from what is left.
-    let mut messages = Session::new(inputs, session.budget());
+    let mut messages = None;
     let mut spent = None;
     let mut decisions = Vec::with_capacity(verdicts.len());
     for (validation, verdict) in policy.validations.iter().zip(verdicts) {
         let own = match (&validation.message_expression, &spent) {
-            (Some(expression), None) => message(&mut messages, expression).unwrap_or_else(|error| {
-                spent = Some(error);
-                None
-            }),
+            (Some(expression), None) => {
+                let session = messages.get_or_insert_with(|| Session::new(inputs, session.budget()));
+                message(session, expression).unwrap_or_else(|error| {
+                    spent = Some(error);
+                    None
+                })
+            }
             _ => None,
         };
         decisions.push(match (verdict, &spent) {
@@ -374,6 +386,9 @@ fn denial(validation: &Validation, own: Option<String>) -> Denial {
 }
 
 fn annotate<'a>(policy: &'a Policy, inputs: &Inputs<'a>) -> Result<Vec<(String, Annotation)>, OutOfBudget> {
+    if policy.annotations.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut session = Session::new(inputs, BUDGET);
     let mut annotations = Vec::with_capacity(policy.annotations.len());
     for (key, expression) in &policy.annotations {

@@ -23,15 +23,17 @@ pub(super) fn request(
     if let Some(request) = request.as_object_mut() {
         request.insert("uid".into(), uid.into());
     }
-    let text = |object: Option<&Object>| object.and_then(|object| serde_json::to_string(object).ok());
-    let [object, old] = [object, old].map(|object| text(object).unwrap_or_else(|| "null".to_owned()));
-    let request = request.to_string();
-    let head = request.strip_suffix('}').unwrap_or(&request);
-    format!(
-        "{{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/{version}\",\"request\":{head},\"object\":{object},\
-         \"oldObject\":{old}}}}}"
-    )
-    .into()
+    let mut body = format!("{{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/{version}\",\"request\":")
+        .into_bytes();
+    // What can be in an object can be written, and a vector takes all of it.
+    let _ = serde_json::to_writer(&mut body, &request);
+    body.pop();
+    for (name, object) in [("object", object), ("oldObject", old)] {
+        body.extend_from_slice(format!(",\"{name}\":").as_bytes());
+        let _ = serde_json::to_writer(&mut body, &object);
+    }
+    body.extend_from_slice(b"}}");
+    body.into()
 }
 
 /// What a webhook says.
