@@ -4,6 +4,7 @@
 //! `KUBE_APISERVER` names the stock binary; it is looked for on the PATH otherwise. What is compared with ourselves alone does without it.
 
 mod admission;
+mod apart;
 mod client;
 mod definitions;
 mod fairness;
@@ -32,6 +33,7 @@ pub(crate) async fn run(only: &[&str]) -> Result<()> {
         let dir = tempfile::Builder::new().prefix("ferry-bench-").tempdir()?;
         let alone = async || Server::start(dir.path()).await;
         match name {
+            "admission" => admission::run(dir.path(), &mut report).await?,
             "definitions" => definitions::run(alone().await?, &mut report).await?,
             "fairness" => fairness::run(alone().await?, &mut report).await?,
             "hostile" => hostile::run(alone().await?, &mut report).await?,
@@ -46,7 +48,6 @@ async fn beside(name: &str, servers: &Servers, report: &mut Report) -> Result<()
     match name {
         "writes" => writes::run(servers, report).await,
         "lists" => lists::run(servers, report).await,
-        "watches" => watches::run(servers, report).await,
-        _ => admission::run(servers, report).await,
+        _ => watches::run(servers, report).await,
     }
 }

@@ -1,6 +1,7 @@
 //! The table a bench prints: what was measured, ours beside the peer's, and whether the bar is met.
 
 use std::{
+    cmp::Ordering,
     io::Write as _,
     time::{Duration, Instant},
 };
@@ -117,7 +118,7 @@ pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-pub(crate) fn median(mut times: Vec<Duration>) -> Result<Duration> {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().context("nothing was measured")
+pub(crate) fn median<T: Copy + PartialOrd>(mut measured: Vec<T>) -> Result<T> {
+    measured.sort_unstable_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
+    measured.get(measured.len() / 2).copied().context("nothing was measured")
 }

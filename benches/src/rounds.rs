@@ -11,9 +11,14 @@ pub(crate) const ROUNDS: usize = 7;
 /// How often a host that takes processors away is put up with.
 const ATTEMPTS: usize = 8 * ROUNDS;
 
-/// The median of the rounds during which the host of this virtual machine took no processor away; where there are too few of them, of
-/// those that were disturbed least.
-pub(crate) async fn undisturbed(measure: impl AsyncFn() -> Result<Duration>) -> Result<Duration> {
+/// The median of the rounds that count.
+pub(crate) async fn undisturbed(measure: impl AsyncFnMut() -> Result<Duration>) -> Result<Duration> {
+    median(calm(measure).await?)
+}
+
+/// The rounds during which the host of this virtual machine took no processor away; where there are too few of them, those that were
+/// disturbed least.
+pub(crate) async fn calm<T>(mut measure: impl AsyncFnMut() -> Result<T>) -> Result<Vec<T>> {
     let (mut rounds, mut calm) = (Vec::new(), 0);
     while calm < ROUNDS && rounds.len() < ATTEMPTS {
         let before = stolen()?;
@@ -23,7 +28,7 @@ pub(crate) async fn undisturbed(measure: impl AsyncFn() -> Result<Duration>) -> 
         rounds.push((taken, measured));
     }
     rounds.sort_by_key(|(taken, _)| *taken);
-    median(rounds.into_iter().take(ROUNDS).map(|(_, measured)| measured).collect())
+    Ok(rounds.into_iter().take(ROUNDS).map(|(_, measured)| measured).collect())
 }
 
 /// Ticks in which a processor of this machine had something to do, and its host did something else.

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,25 +16,32 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::{
     NAMESPACE,
+    apart::Apart,
     client::{Client, Trust},
-    servers::{Server, Servers},
+    servers::Server,
 };
-use crate::report::{Report, median};
+use crate::{
+    report::{Report, median},
+    rounds::{ROUNDS, calm},
+};
 
-const REQUESTS: usize = 3000;
-const ROUNDS: usize = 3;
+/// Of each kind in a round. Where processor time is compared they alternate in chunks, so that both feel what else happens.
+const REQUESTS: u32 = 200;
+const CHUNKS: u32 = 5;
+/// Where processor time is compared: a server that always has something to do spends none on falling asleep and waking up.
+const CLIENTS: usize = 8;
 const BINDINGS: usize = 5000;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 const USER: &str = "somebody";
 const DECISION: f64 = 5.0;
 const POLICY: f64 = 20.0;
-/// Of what two calls take that nobody does anything with.
+/// Of what two calls of somebody else take that nobody does anything with.
 const WEBHOOKS: f64 = 2.0;
 
 /// Microseconds.
@@ -44,15 +52,17 @@ struct Costs {
     calls: f64,
 }
 
-pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
-    Report::title(&format!("one client, {REQUESTS} requests of each kind, the best of {ROUNDS} rounds"));
-    let (ours, peer) = (measure(&servers.ours).await?, measure(&servers.peer).await?);
+pub(super) async fn run(dir: &Path, report: &mut Report) -> Result<()> {
+    Report::title(&format!("{REQUESTS} requests of each kind, the median of {ROUNDS} rounds"));
+    // One after the other: a server that only waits takes processors as well.
+    let ours = measure(&Server::start(&dir.join("ferry")).await?).await?;
+    let peer = measure(&Server::stock(&dir.join("stock")).await?).await?;
     let shown = |cost: f64| format!("{cost:.1} µs");
     let mut line = |what: &str, ours: f64, peer: f64, bar: f64| {
         let told = format!("under {bar} µs");
         report.line(what, &shown(ours), &shown(peer), None, &told, Some(ours < bar));
     };
-    let what = format!("processor time of a read that {BINDINGS} bindings add");
+    let what = format!("processor time of a read that asking {BINDINGS} bindings adds");
     line(&what, ours.decision, peer.decision, DECISION);
     line("processor time of a write that a policy in CEL adds", ours.policy, peer.policy, POLICY);
     let ratio = ours.webhooks / ours.calls;
@@ -64,44 +74,75 @@ pub(super) async fn run(servers: &Servers, report: &mut Report) -> Result<()> {
 }
 
 async fn measure(server: &Server) -> Result<Costs> {
+    let decision = decide(server).await?;
+    let policy = evaluate(server).await?;
+    let (webhooks, calls) = call(server).await?;
+    Ok(Costs { decision, policy, webhooks, calls })
+}
+
+/// What authorization costs where somebody is one of many.
+async fn decide(server: &Server) -> Result<f64> {
     let mut client = server.client().await?;
-    client.post(&format!("{NAMESPACE}/configmaps"), &map("v".repeat(1000))).await?;
-    let reader = binding(USER, USER);
-    client.post(&format!("{RBAC}/clusterrolebindings"), &reader).await?;
-    let decision = {
-        let mut somebody = server.client().await?.acting_as(USER);
-        let few = reads(server, &mut somebody).await?;
-        for index in 0..BINDINGS {
-            let other = binding(&format!("other-{index}"), &format!("user-{index}"));
-            client.post(&format!("{RBAC}/clusterrolebindings"), &other).await?;
-        }
-        reads(server, &mut somebody).await? - few
+    for name in ["asked", "spared"] {
+        client.post(&format!("{NAMESPACE}/configmaps"), &map(name, 1000)).await?;
+    }
+    let others = (0..BINDINGS).map(|index| binding(&format!("other-{index}"), &format!("user-{index}")));
+    for binding in others.chain([binding(USER, USER)]) {
+        client.post(&format!("{RBAC}/clusterrolebindings"), &binding).await?;
+    }
+    let clients = async || -> Result<Vec<Client>> {
+        Ok(server.clients(CLIENTS).await?.into_iter().map(|client| client.acting_as(USER)).collect())
     };
-    let (plain, plain_time) = writes(server, &mut client).await?;
+    let mut bound = clients().await?;
+    // Of a master nobody asks what they are bound to.
+    let mut masters: Vec<_> = clients().await?.into_iter().map(|client| client.in_group("system:masters")).collect();
+    added(server, (&mut bound, read), (&mut masters, read)).await
+}
+
+/// What a policy costs.
+async fn evaluate(server: &Server) -> Result<f64> {
+    let mut clients = server.clients(CLIENTS).await?;
+    let client = clients.first_mut().context("no client")?;
     client.post(&format!("{ADMISSION}/validatingadmissionpolicies"), &policy()).await?;
     let bound = json!({"metadata": {"name": "short"}, "spec": {"policyName": "short", "validationActions": ["Deny"]}});
     client.post(&format!("{ADMISSION}/validatingadmissionpolicybindings"), &bound).await?;
-    while client.post(&format!("{NAMESPACE}/configmaps?dryRun=All"), &map("v".repeat(6000))).await.is_ok() {
+    while rehearse(client, "asked", 6000).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let policy = writes(server, &mut client).await?.0 - plain;
+    let mut others = server.clients(CLIENTS).await?;
+    let asked = async |client: &mut Client| rehearse(client, "asked", 1000).await;
+    let spared = async |client: &mut Client| rehearse(client, "spared", 1000).await;
+    let policy = added(server, (&mut clients, asked), (&mut others, spared)).await?;
+    let mut client = server.client().await?;
     for what in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
         client.send(Method::DELETE, &format!("{ADMISSION}/{what}/short"), Bytes::new()).await?;
     }
+    Ok(policy)
+}
+
+/// What two webhooks cost, and what it costs to call them.
+async fn call(server: &Server) -> Result<(f64, f64)> {
+    let mut client = server.client().await?;
     let webhook = Webhook::start().await?;
     for (path, kind) in [("mutatingwebhookconfigurations", "mutate"), ("validatingwebhookconfigurations", "validate")] {
         client.post(&format!("{ADMISSION}/{path}"), &webhook.configuration(kind)).await?;
     }
     // Until it is heard of.
     while !client.get_json(&format!("{NAMESPACE}/configmaps/asked")).await?.to_string().contains("mutated") {
-        client.send(Method::PUT, &format!("{NAMESPACE}/configmaps/asked"), map("v".into()).to_string().into()).await?;
+        let body = map("asked", 1000).to_string();
+        client.send(Method::PUT, &format!("{NAMESPACE}/configmaps/asked"), body.into()).await?;
     }
-    let webhooks = writes(server, &mut client).await?.1 - plain_time;
-    Ok(Costs { decision, policy, webhooks, calls: 2.0 * webhook.call().await? })
+    let rounds = calm(async || {
+        let asked = wait(async || rehearse(&mut client, "asked", 1000).await).await?;
+        let spared = wait(async || rehearse(&mut client, "spared", 1000).await).await?;
+        Ok((asked - spared, 2.0 * webhook.call().await?))
+    });
+    let (webhooks, calls): (Vec<_>, Vec<_>) = rounds.await?.into_iter().unzip();
+    Ok((median(webhooks)?, median(calls)?))
 }
 
-fn map(text: String) -> Value {
-    json!({"metadata": {"name": "asked"}, "data": {"text": text}})
+fn map(name: &str, size: usize) -> Value {
+    json!({"metadata": {"name": name, "labels": {"name": name}}, "data": {"text": "v".repeat(size)}})
 }
 
 fn binding(name: &str, user: &str) -> Value {
@@ -113,55 +154,73 @@ fn binding(name: &str, user: &str) -> Value {
 }
 
 fn policy() -> Value {
-    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]});
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["configmaps"], "resourceNames": ["asked"]});
     json!({"metadata": {"name": "short"}, "spec": {
         "matchConstraints": {"resourceRules": [rule]},
         "validations": [{"expression": "object.data.text.size() < 5000 && object.metadata.name != 'x'"}],
     }})
 }
 
-/// Processor time of each, in microseconds.
-async fn reads(server: &Server, client: &mut Client) -> Result<f64> {
-    let path = format!("{NAMESPACE}/configmaps/asked");
-    let mut best = f64::MAX;
-    for _ in 0..ROUNDS {
-        let before = server.process.cpu_time()?;
-        for _ in 0..REQUESTS {
-            client.get(&path, "application/json").await?;
-        }
-        best = best.min((server.process.cpu_time()? - before).as_secs_f64() * 1e6 / REQUESTS as f64);
-    }
-    Ok(best)
+async fn read(client: &mut Client) -> Result<()> {
+    client.get(&format!("{NAMESPACE}/configmaps/asked"), "application/json").await.map(drop)
 }
 
-/// Processor time of each, and the median of how long they take, in microseconds.
-async fn writes(server: &Server, client: &mut Client) -> Result<(f64, f64)> {
-    let path = format!("{NAMESPACE}/configmaps/asked");
-    let (mut best, mut times) = (f64::MAX, Vec::with_capacity(ROUNDS * REQUESTS));
-    for round in 0..ROUNDS {
-        let before = server.process.cpu_time()?;
-        for index in 0..REQUESTS {
-            let body = map(format!("{:01000}", round * REQUESTS + index)).to_string();
-            let begun = Instant::now();
-            client.send(Method::PUT, &path, body.into()).await?;
-            times.push(begun.elapsed());
-        }
-        best = best.min((server.process.cpu_time()? - before).as_secs_f64() * 1e6 / REQUESTS as f64);
-    }
-    Ok((best, median(times)?.as_secs_f64() * 1e6))
+/// A write that is asked about, but not stored: what that costs would cover the rest.
+async fn rehearse(client: &mut Client, name: &str, size: usize) -> Result<()> {
+    let path = format!("{NAMESPACE}/configmaps/{name}?dryRun=All");
+    client.send(Method::PUT, &path, map(name, size).to_string().into()).await
 }
 
-/// A webhook that agrees with everything, and adds an annotation where it may.
+/// What those with it cost the server in processor time more than those without, in microseconds.
+async fn added<'a>(
+    server: &Server,
+    (with, ask_with): (&'a mut [Client], impl AsyncFn(&mut Client) -> Result<()>),
+    (without, ask_without): (&'a mut [Client], impl AsyncFn(&mut Client) -> Result<()>),
+) -> Result<f64> {
+    let round = async || {
+        let mut added = 0.0;
+        for _ in 0..CHUNKS {
+            added += cost(server, with, &ask_with).await? - cost(server, without, &ask_without).await?;
+        }
+        Ok(added / f64::from(CHUNKS))
+    };
+    median(calm(round).await?)
+}
+
+async fn cost(server: &Server, clients: &mut [Client], ask: &impl AsyncFn(&mut Client) -> Result<()>) -> Result<f64> {
+    let before = server.process.cpu_time()?;
+    let each = REQUESTS / CHUNKS / CLIENTS as u32;
+    let all = clients.iter_mut().map(async |client| {
+        for _ in 0..each {
+            ask(client).await?;
+        }
+        anyhow::Ok(())
+    });
+    futures::future::try_join_all(all).await?;
+    Ok(microseconds(server.process.cpu_time()? - before) / f64::from(REQUESTS / CHUNKS))
+}
+
+/// How long whoever asks waits for the answer, in microseconds.
+async fn wait(mut ask: impl AsyncFnMut() -> Result<()>) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..REQUESTS {
+        let begun = Instant::now();
+        ask().await?;
+        times.push(begun.elapsed());
+    }
+    median(times).map(microseconds)
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// A webhook that agrees with everything, and adds an annotation where it may. It has a thread of its own, which whoever asks it wakes up,
+/// as that of any other server.
 struct Webhook {
     url: String,
     authority: String,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Webhook {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _thread: Apart,
 }
 
 impl Webhook {
@@ -173,9 +232,10 @@ impl Webhook {
             .with_no_client_auth()
             .with_single_cert(vec![own.cert.der().clone()], key)?;
         let acceptor = TlsAcceptor::from(Arc::new(tls));
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let thread = Apart::new(|| ())?;
+        let listener = thread.runtime()?.spawn(TcpListener::bind("127.0.0.1:0")).await??;
         let url = format!("https://localhost:{}", listener.local_addr()?.port());
-        let task = tokio::spawn(async move {
+        thread.runtime()?.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
                 let _ = stream.set_nodelay(true);
@@ -185,7 +245,7 @@ impl Webhook {
                 });
             }
         });
-        Ok(Self { url, authority: own.cert.pem(), task })
+        Ok(Self { url, authority: own.cert.pem(), _thread: thread })
     }
 
     fn configuration(&self, kind: &str) -> Value {
@@ -194,6 +254,7 @@ impl Webhook {
         json!({"metadata": {"name": kind}, "webhooks": [{
             "name": format!("{kind}.example.com"),
             "rules": [rule],
+            "objectSelector": {"matchLabels": {"name": "asked"}},
             "clientConfig": {"url": format!("{}/{kind}", self.url), "caBundle": STANDARD.encode(&self.authority)},
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
@@ -203,15 +264,9 @@ impl Webhook {
     /// How long a call takes that asks for as much, in microseconds.
     async fn call(&self) -> Result<f64> {
         let mut client = Client::connect(&self.url, &Trust::anybody(&self.authority)?).await?;
-        let object = map("v".repeat(1200));
+        let object = map("asked", 1200);
         let review = json!({"request": {"uid": "u", "object": object, "oldObject": object}}).to_string();
-        let mut times = Vec::with_capacity(REQUESTS);
-        for _ in 0..REQUESTS {
-            let begun = Instant::now();
-            client.send(Method::POST, "/mutate", review.clone().into()).await?;
-            times.push(begun.elapsed());
-        }
-        Ok(median(times)?.as_secs_f64() * 1e6)
+        wait(async || client.send(Method::POST, "/mutate", review.clone().into()).await).await
     }
 }
 

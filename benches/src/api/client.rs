@@ -99,6 +99,7 @@ pub(super) struct Client {
     host: String,
     /// As whom it asks, where not as itself.
     acts_as: Option<&'static str>,
+    in_group: Option<&'static str>,
 }
 
 impl Client {
@@ -106,12 +107,17 @@ impl Client {
         let stream = trust.open(url).await?;
         let (connection, task) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(task);
-        Ok(Client { connection, host: host(url)?.to_owned(), acts_as: None })
+        Ok(Client { connection, host: host(url)?.to_owned(), acts_as: None, in_group: None })
     }
 
     /// From now on it asks as a user of this name.
     pub(super) fn acting_as(self, user: &'static str) -> Client {
         Client { acts_as: Some(user), ..self }
+    }
+
+    /// And as one of these.
+    pub(super) fn in_group(self, group: &'static str) -> Client {
+        Client { in_group: Some(group), ..self }
     }
 
     /// Asks, and returns the body of the answer, which goes on coming.
@@ -121,6 +127,9 @@ impl Client {
             Request::builder().method(method).uri(path).header("host", &self.host).header("accept", accept);
         if let Some(user) = self.acts_as {
             request = request.header("impersonate-user", user);
+        }
+        if let Some(group) = self.in_group {
+            request = request.header("impersonate-group", group);
         }
         let request = request.header("content-type", "application/json").body(Full::new(body))?;
         let response = self.connection.send_request(request).await?;

@@ -7,18 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
-use tokio::{
-    io::AsyncWriteExt as _,
-    runtime::{Builder, Runtime},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{io::AsyncWriteExt as _, task::JoinSet, time::sleep};
 
-use super::{NAMESPACE, servers::Server};
+use super::{NAMESPACE, apart::Apart, servers::Server};
 use crate::{
     report::{Latencies, Report, megabytes, milliseconds},
     rounds::{ROUNDS, undisturbed},
@@ -45,21 +40,20 @@ const HELD_IDLE: u64 = 400_000_000;
 /// their own processors is no concern of the server.
 pub(super) struct Attack {
     pub(super) tasks: JoinSet<Result<()>>,
-    runtime: Option<Runtime>,
+    thread: Apart,
 }
 
 impl Attack {
     pub(super) fn new() -> Result<Self> {
-        let mut threads = Builder::new_multi_thread();
-        threads.worker_threads(1).enable_all().on_thread_start(|| {
+        let thread = Apart::new(|| {
             // Being nice is not enough: a nice thread keeps its processor for a slice of time as any other does.
             let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
             let idle = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status();
             if !idle.is_ok_and(|status| status.success()) {
                 let _ = writeln!(std::io::stderr(), "chrt failed: the attack is stronger than it says");
             }
-        });
-        Ok(Self { tasks: JoinSet::new(), runtime: Some(threads.build()?) })
+        })?;
+        Ok(Self { tasks: JoinSet::new(), thread })
     }
 
     /// Does this where the attack runs: what is connected there is also read there.
@@ -67,20 +61,12 @@ impl Attack {
         &self,
         task: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        self.runtime.as_ref().context("it has not ended")?.spawn(task).await?
+        self.thread.runtime()?.spawn(task).await?
     }
 
     pub(super) fn spawn(&mut self, task: impl Future<Output = Result<()>> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
+        if let Ok(runtime) = self.thread.runtime() {
             self.tasks.spawn_on(task, runtime.handle());
-        }
-    }
-}
-
-impl Drop for Attack {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
         }
     }
 }

@@ -37,8 +37,7 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) async fn start(dir: &Path) -> Result<Servers> {
-        let (ours, peer) = (Server::start(&dir.join("ferry")).await?, stock(&dir.join("stock")).await?);
-        peer.prepare().await?;
+        let (ours, peer) = (Server::start(&dir.join("ferry")).await?, Server::stock(&dir.join("stock")).await?);
         let mut versions = Vec::new();
         for server in [&ours, &peer] {
             let version = server.client().await?.get_json("/version").await?;
@@ -53,6 +52,13 @@ impl Server {
     /// Ours, ready to be asked.
     pub(super) async fn start(dir: &Path) -> Result<Server> {
         let server = ours(dir).await?;
+        server.prepare().await?;
+        Ok(server)
+    }
+
+    /// The peer, ready to be asked.
+    pub(super) async fn stock(dir: &Path) -> Result<Server> {
+        let server = stock(dir).await?;
         server.prepare().await?;
         Ok(server)
     }
