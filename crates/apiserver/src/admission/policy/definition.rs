@@ -153,3 +153,37 @@ impl Binding {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What an expression reads that is overlooked would be null for it.
+    #[test]
+    fn whatever_any_expression_reads_is_made() {
+        for (field, place) in [("request.name", place::REQUEST), ("namespaceObject.metadata", place::NAMESPACE)] {
+            let (truth, text) = (format!("has({field})"), format!("string(has({field}))"));
+            let patch = format!("[JSONPatch{{op: 'add', path: '/a', value: {truth}}}]");
+            let constant = |field: &str, value: &str| json!({"expression": "true", field: value});
+            let specs = [
+                json!({"variables": [{"name": "v", "expression": truth}]}),
+                json!({"validations": [{"expression": truth}]}),
+                json!({"validations": [constant("messageExpression", &text)]}),
+                json!({"auditAnnotations": [{"key": "k", "valueExpression": text}]}),
+                json!({"mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}]}),
+                json!({"matchConditions": [{"name": "c", "expression": truth}]}),
+            ];
+            for spec in specs {
+                let object = json!({"metadata": {"name": "p"}, "spec": spec});
+                let policy = Policy::of(object.as_object().unwrap(), true);
+                let reads = (policy.reads_request, policy.reads_namespace);
+                assert_eq!(reads, (place == place::REQUEST, place == place::NAMESPACE), "{object}");
+            }
+        }
+        let nothing = json!({"spec": {"validations": [{"expression": "object.a == 1"}]}});
+        let policy = Policy::of(nothing.as_object().unwrap(), false);
+        assert!(!policy.reads_request && !policy.reads_namespace);
+    }
+}
