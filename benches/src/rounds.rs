@@ -18,9 +18,18 @@ pub(crate) async fn undisturbed(measure: impl AsyncFnMut() -> Result<Duration>) 
 
 /// The rounds during which the host of this virtual machine took no processor away; where there are too few of them, those that were
 /// disturbed least.
-pub(crate) async fn calm<T>(mut measure: impl AsyncFnMut() -> Result<T>) -> Result<Vec<T>> {
+pub(crate) async fn calm<T>(measure: impl AsyncFnMut() -> Result<T>) -> Result<Vec<T>> {
+    calmest(ROUNDS, ATTEMPTS, measure).await
+}
+
+/// As many of them, of that many at most.
+pub(crate) async fn calmest<T>(
+    wanted: usize,
+    attempts: usize,
+    mut measure: impl AsyncFnMut() -> Result<T>,
+) -> Result<Vec<T>> {
     let (mut rounds, mut calm) = (Vec::new(), 0);
-    while calm < ROUNDS && rounds.len() < ATTEMPTS {
+    while calm < wanted && rounds.len() < attempts {
         let before = stolen()?;
         let measured = measure().await?;
         let taken = stolen()?.saturating_sub(before);
@@ -28,7 +37,7 @@ pub(crate) async fn calm<T>(mut measure: impl AsyncFnMut() -> Result<T>) -> Resu
         rounds.push((taken, measured));
     }
     rounds.sort_by_key(|(taken, _)| *taken);
-    Ok(rounds.into_iter().take(ROUNDS).map(|(_, measured)| measured).collect())
+    Ok(rounds.into_iter().take(wanted).map(|(_, measured)| measured).collect())
 }
 
 /// Ticks in which a processor of this machine had something to do, and its host did something else.

@@ -63,6 +63,8 @@ impl Parts {
             &policy,
             "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, verbs: [create]}]\n",
         )?;
+        let proxies = self.path("proxies.crt");
+        std::fs::copy(file("ca.crt"), &proxies)?;
         self.start(
             "apiserver",
             &[
@@ -91,6 +93,9 @@ impl Parts {
                 "--audit-log-path",
                 &audit,
                 "--enable-bootstrap-token-auth",
+                "--requestheader-client-ca-file",
+                &proxies,
+                "--requestheader-username-headers=X-Remote-User",
             ],
         )?;
         eventually("the API server is ready", Duration::from_secs(20), || {
@@ -172,9 +177,15 @@ impl Parts {
         let who = eventually("the new authority is believed", limit, || Ok(self.stranger(&other, &authority).ok()))?;
         ensure!(who.contains("kubernetes-admin"), "{who}");
         self.kubectl(&["get", "--raw", "/readyz"]).context("the old authority is still believed")?;
-        let published = ["get", "configmap", "-n", "kube-system", "extension-apiserver-authentication", "-o", "yaml"];
-        let published = self.kubectl(&published)?;
-        ensure!(published.matches("BEGIN CERTIFICATE").count() == 2, "{published}");
+        // Two of clients, one of front proxies; then two of these as well.
+        let published = |count: usize| {
+            let told = ["get", "configmap", "-n", "kube-system", "extension-apiserver-authentication", "-o", "yaml"];
+            let told = self.kubectl(&told)?;
+            Ok((told.matches("BEGIN CERTIFICATE").count() == count).then_some(()))
+        };
+        eventually("the new authority is published", limit, || published(3))?;
+        std::fs::write(self.path("proxies.crt"), format!("{old}{new}"))?;
+        eventually("the new authority of front proxies is published", limit, || published(4))?;
 
         let files = ["apiserver.crt", "apiserver.key"];
         for file in files {

@@ -88,6 +88,12 @@ fn command(arguments: &[&str], length: Length) -> Result<Command> {
         .env("RUST_BACKTRACE", "0")
         .env("FERRY_REQUIRE_ETCD", "1")
         .env("FERRY_LONG", if length == Length::Long { "1" } else { "0" });
+    // What cargo tells of the package it runs, here xtask, a build script (ring's) takes for its own and builds anew.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
     Ok(command)
 }
 

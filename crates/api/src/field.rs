@@ -155,9 +155,10 @@ impl Path {
     }
 }
 
+/// As an error tells it: the object itself is upstream's path that is none.
 impl From<&Path> for String {
     fn from(path: &Path) -> Self {
-        path.0.clone()
+        if path.0.is_empty() { "<nil>".to_owned() } else { path.0.clone() }
     }
 }
 

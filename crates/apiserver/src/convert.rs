@@ -52,6 +52,17 @@ pub(crate) async fn to_storage<'a>(
     Ok(Cow::Owned(converted.into_iter().next().map(|object| definition.prune(object, storage)).unwrap_or_default()))
 }
 
+/// What is read of an object that is stored like this, where that may differ from what was written: a definition has its say once more. What
+/// its stored version lacks is gone, what it defaults is there.
+pub(crate) async fn read_back(
+    server: &ApiServer,
+    served: &Served,
+    stored: &Object,
+) -> Result<Option<Object>, ApiError> {
+    let Some(custom) = served.custom() else { return Ok(None) };
+    Ok(custom_objects(server, served, custom, vec![stored.clone()]).await?.pop())
+}
+
 /// Each in what its own version says, then in the wanted one.
 async fn custom_objects(
     server: &ApiServer,

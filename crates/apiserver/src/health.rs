@@ -64,7 +64,7 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
 async fn check(server: &ApiServer, name: &str) -> bool {
     match name {
         // Whoever cannot reach the store should not be sent requests.
-        "etcd" => matches!(tokio::time::timeout(STORE_TIMEOUT, server.store().revision()).await, Ok(Ok(_))),
+        "etcd" => store_answers(server).await,
         // Nothing is served before the store has been read.
         "informer-sync" => server.feed.applied() > 0,
         KMS => match &server.encryption {
@@ -74,6 +74,10 @@ async fn check(server: &ApiServer, name: &str) -> bool {
         "shutdown" => !server.drain.is_cancelled(),
         _ => true,
     }
+}
+
+pub(crate) async fn store_answers(server: &ApiServer) -> bool {
+    matches!(tokio::time::timeout(STORE_TIMEOUT, server.store().revision()).await, Ok(Ok(_)))
 }
 
 fn version() -> serde_json::Value {

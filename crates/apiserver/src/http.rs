@@ -3,6 +3,7 @@
 mod decode;
 pub(crate) mod gzip;
 mod turns;
+mod warnings;
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml, yaml_tracked};
 pub(crate) use self::turns::{CHUNK, in_turns};
+pub(crate) use self::warnings::add_warnings;
 use crate::heavy::give_way;
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -341,14 +343,4 @@ pub(crate) fn respond_text(status: StatusCode, text: impl Into<Bytes>) -> Respon
     let mut response = respond_bytes(status, "text/plain; charset=utf-8", text);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
-}
-
-/// Adds upstream's `Warning: 299 - "…"` headers.
-pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
-    for warning in warnings {
-        let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
-    }
 }

@@ -182,11 +182,15 @@ fn version_three(registry: &Registry, path: &str) -> Value {
         schemas.add_resource(served);
         operations::add(served, &mut paths);
     }
-    schemas.add_meta(served.iter().any(|served| served.cache.is_some()));
-    let token = json!({"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"});
+    let is_custom = served.iter().any(|served| served.custom().is_some());
+    schemas.add_meta(served.iter().any(|served| served.cache.is_some()), is_custom);
+    let mut components = json!({"schemas": schemas.found});
+    if let (false, Some(components)) = (is_custom, components.as_object_mut()) {
+        let token = json!({"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"});
+        components.insert("securitySchemes".into(), json!({"BearerToken": token}));
+    }
     json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "unversioned"}, "paths": paths,
-        "components": {"schemas": schemas.found, "securitySchemes": {"BearerToken": token}},
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "unversioned"}, "paths": paths, "components": components,
     })
 }
 

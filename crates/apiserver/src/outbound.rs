@@ -4,7 +4,9 @@
 //! one of its endpoints, chosen with each request.
 
 pub(crate) mod connect;
+mod idle;
 mod kubeconfig;
+pub(crate) mod line;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,13 +17,15 @@ use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use parking_lot::Mutex;
+use hyper::client::conn::TrySendError;
 use rustls::ClientConfig;
 use rustls::client::ResolvesClientCert;
 use serde_json::Value;
 
-use self::connect::{Sender, Trust};
+use self::connect::Trust;
+use self::idle::Idle;
 pub(crate) use self::kubeconfig::Logins;
+use self::line::Line;
 use crate::http::{Body, full};
 use crate::server::ApiServer;
 use crate::streaming::service_endpoint;
@@ -29,8 +33,6 @@ use crate::streaming::service_endpoint;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// No review is larger.
 const MAX_ANSWER: usize = 8 << 20;
-/// Idle connections to one of them.
-const MAX_IDLE: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
@@ -86,8 +88,7 @@ pub(crate) struct Outbound {
     tls: OnceLock<Arc<ClientConfig>>,
     authorization: Option<HeaderValue>,
     pub(crate) max_answer: usize,
-    /// By where they lead.
-    idle: Mutex<Vec<(String, Sender)>>,
+    idle: Idle,
 }
 
 impl Place {
@@ -120,7 +121,7 @@ impl Outbound {
             tls: OnceLock::new(),
             authorization: None,
             max_answer: MAX_ANSWER,
-            idle: Mutex::default(),
+            idle: Idle::default(),
         }
     }
 
@@ -179,20 +180,17 @@ impl Outbound {
         Ok(self.tls.get_or_init(|| Arc::new(config)))
     }
 
-    /// Sends a request; the connection is to be given back once the answer was read.
+    /// Sends a request; the line is to be given back once the answer was read.
     pub(crate) async fn send(
         &self,
         place: &Place,
         mut request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Sender), OutboundError> {
+    ) -> Result<(Response<Incoming>, Line), OutboundError> {
         let key = place.key();
         // One that was idle may have been closed just now; a new one has no such excuse.
-        while let Some(mut sender) = self.idle(&key) {
-            if sender.ready().await.is_err() {
-                continue;
-            }
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, sender)),
+        while let Some(mut line) = self.idle.take(&key) {
+            match line.ask(request).await {
+                Ok(response) => return Ok((response, line)),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(error.into_error().into()),
@@ -200,23 +198,13 @@ impl Outbound {
             }
         }
         let tls = if place.is_tls { Some((self.tls()?, place.name.as_str())) } else { None };
-        let mut sender = connect::connect(&place.host, place.port, tls).await?;
-        let response = sender.send_request(request).await?;
-        Ok((response, sender))
+        let mut line = connect::connect(&place.host, place.port, tls).await?;
+        let response = line.ask(request).await.map_err(TrySendError::into_error)?;
+        Ok((response, line))
     }
 
-    fn idle(&self, key: &str) -> Option<Sender> {
-        let mut idle = self.idle.lock();
-        idle.retain(|(_, sender)| !sender.is_closed());
-        let found = idle.iter().rposition(|(known, _)| known == key)?;
-        Some(idle.remove(found).1)
-    }
-
-    pub(crate) fn keep(&self, place: &Place, sender: Sender) {
-        let mut idle = self.idle.lock();
-        if !sender.is_closed() && idle.len() < MAX_IDLE {
-            idle.push((place.key(), sender));
-        }
+    pub(crate) fn keep(&self, place: &Place, line: Line) {
+        self.idle.keep(place.key(), line);
     }
 
     /// Posts `body` to where the configuration says; `query` is added to the path.
@@ -275,11 +263,11 @@ impl Outbound {
         if let Ok(host) = HeaderValue::try_from(place.authority()) {
             request.headers_mut().insert(header::HOST, host);
         }
-        let (response, sender) = self.send(place, request).await?;
+        let (response, mut line) = self.send(place, request).await?;
         let (parts, body) = response.into_parts();
-        let body = Limited::new(body, self.max_answer).collect().await;
+        let body = line.drive(Limited::new(body, self.max_answer).collect()).await;
         let bytes = body.map_err(|error| OutboundError::Answer(error.to_string()))?.to_bytes();
-        self.keep(place, sender);
+        self.keep(place, line);
         Ok((parts.status, parts.headers, bytes))
     }
 

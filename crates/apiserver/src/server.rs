@@ -213,9 +213,10 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// Believes client certificates of these authorities, in DER, and of no others: on open connections too, from their next request on.
-    pub fn believe(self: &Arc<Self>, client_ca: Vec<Vec<u8>>) {
-        self.certificates.rcu(|known| known.with_clients(client_ca.clone()));
+    /// Believes clients and front proxies with certificates of these authorities, in DER, and of no others: on open connections too, from
+    /// their next request on.
+    pub fn believe(self: &Arc<Self>, client_ca: &[Vec<u8>], proxy_ca: &[Vec<u8>]) {
+        self.certificates.store(Arc::new(Certificates::new(client_ca, proxy_ca)));
         let server = self.clone();
         let published = async move {
             if let Err(error) = crate::bootstrap::publish_trust(&server).await {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ::http::{Request, Response};
 use api::ApiError;
 
-pub(crate) use self::connect::{boxed, carry, outgoing};
+pub(crate) use self::connect::{carry, outgoing};
 pub(crate) use self::target::service_endpoint;
 use crate::auth;
 use crate::http::Body;

@@ -40,6 +40,8 @@ struct Backend {
     port: u16,
     authority: String,
     seen: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
+    /// Connections to it.
+    open: tokio::sync::watch::Receiver<usize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -75,22 +77,25 @@ impl Backend {
         let port = listener.local_addr()?.port();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (acceptor, noted) = (tokio_rustls::TlsAcceptor::from(Arc::new(tls)), seen.clone());
+        let (count, open) = tokio::sync::watch::channel(0);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, noted) = (acceptor.clone(), noted.clone());
+                let (acceptor, noted, count) = (acceptor.clone(), noted.clone(), count.clone());
                 connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
+                    count.send_modify(|open| *open += 1);
                     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                         noted.lock().push((request.uri().to_string(), request.headers().clone()));
                         async move { Ok::<_, Infallible>(answer(request).await) }
                     });
                     let connection = hyper::server::conn::http1::Builder::new();
                     let _ = connection.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+                    count.send_modify(|open| *open -= 1);
                 });
             }
         });
-        Ok(Self { port, authority: key.cert.pem(), seen, task })
+        Ok(Self { port, authority: key.cert.pem(), seen, open, task })
     }
 
     fn bundle(&self) -> String {
@@ -343,11 +348,15 @@ async fn requests_are_passed_on_in_the_name_of_who_asks() -> Result<()> {
 
 #[tokio::test]
 async fn watches_and_upgraded_connections_stream() -> Result<()> {
-    let (api, _backend) = joined().await?;
+    let (api, mut backend) = joined().await?;
     let mut watch = api.send(&format!("GET {PATH}/watched?watch=true"), &[], "").await?.into_body();
     let frame = tokio::time::timeout(PATIENCE, watch.frame()).await?.context("an event")?;
     let frame = frame.map_err(|error| anyhow::anyhow!(error))?.into_data().unwrap_or_default();
     assert_eq!(frame, "{\"type\":\"ADDED\"}\n");
+    let open = *backend.open.borrow();
+    drop(watch);
+    // Whoever is behind need not go on for nobody.
+    tokio::time::timeout(PATIENCE, backend.open.wait_for(|now| *now < open)).await??;
     let mut stream = api.connect();
     let head = format!("POST {PATH}/echo HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;

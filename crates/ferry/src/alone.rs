@@ -41,9 +41,11 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 
 pub(crate) fn authorities(path: &Path) -> Result<Vec<Vec<u8>>> {
     let text = read(path)?;
-    CertificateDer::pem_slice_iter(text.as_bytes())
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .map(|certificate| Ok(certificate.with_context(|| format!("{} is not PEM", path.display()))?.as_ref().to_vec()))
-        .collect()
+        .collect::<Result<_>>()?;
+    anyhow::ensure!(!found.is_empty(), "there is no certificate in {}", path.display());
+    Ok(found)
 }
 
 pub(crate) fn identity(certificate: &Path, key: &Path) -> Result<Identity> {
@@ -60,6 +62,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         None => etcd::connect(&options.etcd, drain.clone()).await?,
     };
     let kubelet_ca = options.kubelet_certificate_authority.as_deref().unwrap_or(&options.client_ca_file);
+    let proxy_ca = options.api.auth.requestheader_client_ca_file.clone();
     let settings = Settings {
         listen: (options.bind_address, options.secure_port),
         advertise_address: options.advertise_address.unwrap_or_else(host_address),
@@ -79,7 +82,12 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
     let control_plane::Handle { serving, trust, .. } =
         control_plane::start(settings, store, listener, drain.clone()).await?;
     let client_ca = options.client_ca_file;
-    reload::follow(vec![client_ca.clone()], Box::new(move || trust.believe(authorities(&client_ca)?)), drain);
+    let files = std::iter::once(&client_ca).chain(&proxy_ca).cloned().collect();
+    let take = move || {
+        let proxies = proxy_ca.as_deref().map(authorities).transpose()?;
+        trust.believe(&authorities(&client_ca)?, &proxies.unwrap_or_default())
+    };
+    reload::follow(files, Box::new(take), drain);
     runtime::forget_code();
     serving.await?;
     if let Some(store) = embedded {

@@ -85,17 +85,14 @@ pub(crate) struct Handle {
 pub(crate) struct Trust {
     server: Arc<ApiServer>,
     shown: Arc<Shown>,
-    proxies: Vec<Vec<u8>>,
     tls: watch::Sender<Arc<ServerConfig>>,
 }
 
 impl Trust {
-    /// Clients of these authorities, in DER, from the next handshake and the next request on.
-    pub(crate) fn believe(&self, client_ca: Vec<Vec<u8>>) -> Result<()> {
-        anyhow::ensure!(!client_ca.is_empty(), "no certificate of an authority");
-        let all = [client_ca.as_slice(), &self.proxies].concat();
-        self.tls.send_replace(apiserver::tls_config(self.shown.clone(), &all)?);
-        self.server.believe(client_ca);
+    /// Clients and front proxies of these authorities, in DER, from the next handshake and the next request on.
+    pub(crate) fn believe(&self, client_ca: &[Vec<u8>], proxy_ca: &[Vec<u8>]) -> Result<()> {
+        self.tls.send_replace(apiserver::tls_config(self.shown.clone(), &[client_ca, proxy_ca].concat())?);
+        self.server.believe(client_ca, proxy_ca);
         Ok(())
     }
 }
@@ -117,8 +114,7 @@ pub(crate) async fn start(
         None => front_proxy.map(|own| own.client.clone()),
         Some((certificate, key)) => Some(reload::shown(certificate, key, &drain)?),
     };
-    let proxies = auth.request_header.client_ca.clone();
-    let authorities = [settings.client_ca.as_slice(), &proxies].concat();
+    let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
     let shown = settings.serving;
     let (tls, tls_now) = watch::channel(apiserver::tls_config(shown.clone(), &authorities)?);
     let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
@@ -149,7 +145,7 @@ pub(crate) async fn start(
     };
     let server = ApiServer::start(config, store, drain).await?;
     let serving = tokio::spawn(server.clone().serve(listener, tls_now));
-    let trust = Trust { server: server.clone(), shown, proxies, tls };
+    let trust = Trust { server: server.clone(), shown, tls };
     Ok(Handle { server, serving, trust })
 }
 

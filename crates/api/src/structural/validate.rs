@@ -44,14 +44,10 @@ impl Complaint {
     }
 
     fn at(self, root: &Path) -> FieldError {
-        let root = root.to_string();
         let place = self.place.unwrap_or_default();
-        let place = place.trim_start_matches('.');
-        let field = match (root.is_empty(), place.is_empty()) {
-            (true, true) => "<nil>".to_owned(),
-            (true, false) => place.to_owned(),
-            (false, true) => root,
-            (false, false) => format!("{root}.{place}"),
+        let field = match place.trim_start_matches('.') {
+            "" => root.into(),
+            place => root.child(place).to_string(),
         };
         FieldError { kind: self.kind, field, value: self.value, detail: self.detail }
     }

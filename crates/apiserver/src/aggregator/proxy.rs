@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use api::UserInfo;
+use http_body_util::BodyExt as _;
 
 use super::Remote;
 use crate::audit::ClientAddress;
-use crate::http::{Body, Verbatim, held, respond_text};
-use crate::outbound::connect::Sender;
-use crate::outbound::{Outbound, Place};
+use crate::http::{Body, Verbatim, respond_text};
+use crate::outbound::line::Answer;
 use crate::server::ApiServer;
 use crate::streaming;
 
@@ -41,7 +41,7 @@ pub(crate) async fn forward(
     if let Some(Ok(value)) = address.map(|address| HeaderValue::try_from(address.0.to_string())) {
         outgoing.headers_mut().append(FORWARDED_FOR, value);
     }
-    let (response, sender) = match client.send(&place, outgoing).await {
+    let (response, line) = match client.send(&place, outgoing).await {
         Ok(answer) => answer,
         Err(error) => {
             let why = format!("error trying to reach service: {error}\n");
@@ -49,32 +49,19 @@ pub(crate) async fn forward(
         }
     };
     let mut response = if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        line.detach();
         streaming::carry(client_side, response)
     } else {
         if response.status().is_redirection() && response.headers().contains_key(header::LOCATION) {
             let why = "the backend attempted to redirect this request, which is not permitted";
             return respond_text(StatusCode::BAD_GATEWAY, why);
         }
-        let lent = Lent { client: client.clone(), connection: Some((place, sender)) };
-        response.map(|body| held(streaming::boxed(body), lent))
+        let client = client.clone();
+        response.map(|body| Answer::new(body, line, move |line| client.keep(&place, line)).boxed_unsync())
     };
     response.headers_mut().remove(header::CONNECTION);
     response.extensions_mut().insert(Verbatim);
     response
-}
-
-/// A connection whose answer is being read; it is idle again after that.
-struct Lent {
-    client: Arc<Outbound>,
-    connection: Option<(Place, Sender)>,
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some((place, sender)) = self.connection.take() {
-            self.client.keep(&place, sender);
-        }
-    }
 }
 
 /// Says whom the request is of. Nobody else says so.

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use p521::ecdsa::signature::Verifier as _;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
     RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512,
@@ -47,9 +48,14 @@ pub(crate) struct Key {
 
 #[derive(Debug)]
 enum Kind {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
     P256(Vec<u8>),
     P384(Vec<u8>),
+    /// A curve that `ring` leaves out.
+    P521(Vec<u8>),
 }
 
 impl Key {
@@ -65,6 +71,7 @@ impl Key {
             // A point on the curve, uncompressed: a four, then both coordinates.
             ("EC", "P-256") => Kind::P256([vec![4], number("x")?, number("y")?].concat()),
             ("EC", "P-384") => Kind::P384([vec![4], number("x")?, number("y")?].concat()),
+            ("EC", "P-521") => Kind::P521([vec![4], number("x")?, number("y")?].concat()),
             _ => return None,
         };
         Some(Self { id: text("kid").to_owned(), kind })
@@ -77,6 +84,7 @@ impl Key {
             PublicKey::RSA(key) => Kind::Rsa { n: number(key.modulus), e: number(key.exponent) },
             PublicKey::EC(point) if point.data().len() == 65 => Kind::P256(point.data().to_vec()),
             PublicKey::EC(point) if point.data().len() == 97 => Kind::P384(point.data().to_vec()),
+            PublicKey::EC(point) if point.data().len() == 133 => Kind::P521(point.data().to_vec()),
             _ => return None,
         };
         Some(Self { id, kind })
@@ -88,6 +96,7 @@ impl Key {
             Kind::Rsa { .. } => "RS256",
             Kind::P256(_) => "ES256",
             Kind::P384(_) => "ES384",
+            Kind::P521(_) => "ES512",
         }
     }
 
@@ -97,10 +106,14 @@ impl Key {
         let text = |bytes: &[u8]| Value::from(URL_SAFE_NO_PAD.encode(bytes));
         let parts = match &self.kind {
             Kind::Rsa { n, e } => vec![("kty", "RSA".into()), ("n", text(n)), ("e", text(e))],
-            Kind::P256(point) | Kind::P384(point) => {
+            Kind::P256(point) | Kind::P384(point) | Kind::P521(point) => {
                 let coordinates = point.get(1..).unwrap_or_default();
                 let (x, y) = coordinates.split_at(coordinates.len() / 2);
-                let curve = if matches!(self.kind, Kind::P256(_)) { "P-256" } else { "P-384" };
+                let curve = match self.kind {
+                    Kind::P256(_) => "P-256",
+                    Kind::P384(_) => "P-384",
+                    _ => "P-521",
+                };
                 vec![("kty", "EC".into()), ("crv", curve.into()), ("x", text(x)), ("y", text(y))]
             }
         };
@@ -119,6 +132,11 @@ impl Key {
             }
             (Kind::P384(point), "ES384") => {
                 UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point).verify(text, &token.signature).is_ok()
+            }
+            (Kind::P521(point), "ES512") => {
+                let key = p521::ecdsa::VerifyingKey::from_sec1_bytes(point);
+                let signature = p521::ecdsa::Signature::from_slice(&token.signature);
+                matches!((key, signature), (Ok(key), Ok(signature)) if key.verify(text, &signature).is_ok())
             }
             (Kind::Rsa { n, e }, algorithm) => rsa(algorithm).is_some_and(|parameters| {
                 RsaPublicKeyComponents { n, e }.verify(parameters, text, &token.signature).is_ok()
@@ -141,7 +159,8 @@ fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
 }
 
 /// Those that can be checked here.
-pub(crate) const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
+pub(crate) const ALGORITHMS: [&str; 9] =
+    ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
 
 #[cfg(test)]
 mod tests {
@@ -180,6 +199,29 @@ mod tests {
         assert!(!key.signed(&parse(&unsigned).unwrap()));
         assert!(Key::read(&json!({"kty": "oct", "k": "AAAA"})).is_none());
         assert!(Key::read(&json!({"kty": "RSA", "n": "", "e": "AQAB"})).is_none());
+    }
+
+    #[test]
+    fn a_key_on_the_largest_curve_is_believed_too() {
+        use p521::ecdsa::{Signature, SigningKey, VerifyingKey, signature::Signer as _};
+        let pair = SigningKey::from_slice(&[7; 66].map(|byte| byte & 1)).unwrap();
+        let point = VerifyingKey::from(&pair).to_encoded_point(false);
+        let (x, y) = point.as_bytes()[1..].split_at(66);
+        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+        let published = json!({"use": "sig", "kty": "EC", "crv": "P-521", "kid": "k", "alg": "ES512", "x": x, "y": y});
+        let key = Key::read(&published).unwrap();
+        assert_eq!(key.published(), published);
+        let token = |algorithm: &str| {
+            let text = format!("{}.{}", encode(&json!({"alg": algorithm, "kid": "k"})), encode(&json!({"sub": "a"})));
+            let signature: Signature = pair.sign(text.as_bytes());
+            format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.to_bytes()))
+        };
+        assert!(key.signed(&parse(&token("ES512")).unwrap()));
+        assert!(!key.signed(&parse(&token("ES384")).unwrap()));
+        let other = format!("{}A", token("ES512").strip_suffix(|_: char| true).unwrap());
+        assert!(parse(&other).is_none_or(|other| !key.signed(&other)));
+        let nowhere = json!({"kty": "EC", "crv": "P-521", "x": x, "y": x});
+        assert!(!Key::read(&nowhere).unwrap().signed(&parse(&token("ES512")).unwrap()), "no point of the curve");
     }
 
     proptest! {

@@ -26,7 +26,7 @@ const ZERO: &[u8] = &[0x02, 1, 0];
 pub enum KeyError {
     #[error("there is no private key of RSA (2048 bits or more), P-256 or P-384 in PEM")]
     NoPrivate,
-    #[error("there is no key of RSA, P-256 or P-384 in PEM")]
+    #[error("there is no key of RSA, P-256, P-384 or P-521 in PEM")]
     NoPublic,
     #[error("the key cannot sign")]
     Sign,

@@ -17,6 +17,8 @@ use super::ClientCertificate;
 pub(crate) struct Certificates {
     /// The authorities of clients, in DER.
     pub(crate) client_ca: Vec<Vec<u8>>,
+    /// Those of front proxies.
+    pub(crate) proxy_ca: Vec<Vec<u8>>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     proxies: Option<Arc<dyn ClientCertVerifier>>,
 }
@@ -33,12 +35,12 @@ fn verifier(authorities: &[Vec<u8>]) -> Option<Arc<dyn ClientCertVerifier>> {
 
 impl Certificates {
     pub(crate) fn new(clients: &[Vec<u8>], proxies: &[Vec<u8>]) -> Self {
-        Self { client_ca: clients.to_vec(), clients: verifier(clients), proxies: verifier(proxies) }
-    }
-
-    /// The same for other clients.
-    pub(crate) fn with_clients(&self, clients: Vec<Vec<u8>>) -> Self {
-        Self { clients: verifier(&clients), client_ca: clients, proxies: self.proxies.clone() }
+        Self {
+            client_ca: clients.to_vec(),
+            proxy_ca: proxies.to_vec(),
+            clients: verifier(clients),
+            proxies: verifier(proxies),
+        }
     }
 
     /// Whom certificates stand for at that time.
@@ -158,9 +160,13 @@ mod tests {
         let name = |holder: &Holder, second| holder.at(at(second), &believed).user.map(|user| user.name);
         assert_eq!((name(&short, now), name(&long, now)), (Some("short".into()), Some("long".into())));
         assert_eq!((name(&short, now + 61), name(&long, now + 61)), (None, Some("long".into())));
-        believed.rcu(|known| known.with_clients(vec![old.der(), new.der()]));
+        let believe = |clients: &[Vec<u8>], proxies: &[Vec<u8>]| {
+            believed.store(Arc::new(Certificates::new(clients, proxies)));
+        };
+        believe(&[old.der(), new.der()], &[]);
         assert_eq!(name(&long, now), Some("long".into()));
-        believed.rcu(|known| known.with_clients(vec![new.der()]));
+        believe(&[new.der()], &[old.der()]);
         assert_eq!(name(&long, now), None);
+        assert_eq!(long.at(at(now), &believed).proxy.as_deref(), Some("long"), "it is a proxy's now");
     }
 }

@@ -19,7 +19,10 @@ const END: &str = "-----END CERTIFICATE-----";
 pub(crate) async fn publish(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let cache = server.registry.stored("", "configmaps").and_then(|served| served.cache.clone());
     let known = cache.and_then(|cache| cache.get(&format!("{NAMESPACE}/{NAME}"))).map(|stored| stored.decode());
-    let data = data(&server.certificates.load().client_ca, &server.config.auth.request_header, known.as_ref());
+    let believed = server.certificates.load();
+    let proxies =
+        RequestHeaderSettings { client_ca: believed.proxy_ca.clone(), ..server.config.auth.request_header.clone() };
+    let data = data(&believed.client_ca, &proxies, known.as_ref());
     if data.as_object().is_some_and(Object::is_empty) {
         return Ok(());
     }

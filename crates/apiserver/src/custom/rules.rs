@@ -51,6 +51,9 @@ struct Rule {
     message_program: Option<Program>,
 }
 
+/// What the type of `self` is called, and those of its fields after it. No expression can name it: where it were `self`, `self.spec.replicas`
+/// would be taken for a field of the type `self.spec`.
+const SELF_TYPE: &str = "selfType!";
 /// Where the variable is; `self` comes before it.
 const OLD_SELF: usize = 1;
 
@@ -62,7 +65,7 @@ impl Rules {
 
     /// `node` is what the place is, `rules` what is said of it: the same but within `allOf`.
     fn at(rules: &Object, node: &Object, is_root: bool) -> Option<Self> {
-        let seen = seen(node, is_root || flag(node, "x-kubernetes-embedded-resource"), "self");
+        let seen = seen(node, is_root || flag(node, "x-kubernetes-embedded-resource"), SELF_TYPE);
         let here = match seen.cel_type() {
             Some(_) => validations(rules).iter().map(|rule| Rule::of(rule, &seen)).collect(),
             None => Vec::new(),

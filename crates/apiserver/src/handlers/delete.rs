@@ -8,7 +8,7 @@ use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::list::Selection;
+use super::list::{Selection, list_meta};
 use super::{Writer, respond_object};
 use crate::admission::{self, Operation};
 use crate::convert;
@@ -138,7 +138,7 @@ pub(super) async fn collection(
     }
     let list = json!({
         "kind": served.list_kind, "apiVersion": served.info.api_version(),
-        "metadata": {"resourceVersion": server.feed.applied().to_string()}, "items": items,
+        "metadata": list_meta(served, server.feed.applied()), "items": items,
     });
     Ok(respond(StatusCode::OK, &accept, &list))
 }

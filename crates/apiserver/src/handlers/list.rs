@@ -148,7 +148,7 @@ pub(super) async fn answer(
     let page = page(server, served, context, &selection, if is_late { 0 } else { limit }).await?;
     let is_plain = || page.items.iter().all(|item| item.is_plain);
     if accept.form == Form::Whole && served.is_storage_version() && is_plain() {
-        let meta = list_meta(served, &page);
+        let meta = page_meta(served, &page);
         match accept.encoding {
             Encoding::Json => return Ok(respond_body(&accept, splice::json(served, &meta, page.items))),
             Encoding::Protobuf => {
@@ -183,7 +183,7 @@ async fn shaped(
         page = cut(page.revision, page.items.into_iter(), limit, selection);
         objects.truncate(page.items.len());
     }
-    let mut meta = list_meta(served, &page);
+    let mut meta = page_meta(served, &page);
     if let (Form::Table, None, Some(meta)) = (accept.form, &page.next, meta.as_object_mut()) {
         meta.remove("continue");
     }
@@ -191,11 +191,17 @@ async fn shaped(
     Ok(respond(StatusCode::OK, accept, &value))
 }
 
-fn list_meta(served: &Served, page: &Page) -> Value {
-    let mut meta = json!({"resourceVersion": page.revision.to_string()});
+/// Of a whole list. That of custom resources says that nothing follows.
+pub(super) fn list_meta(served: &Served, revision: i64) -> Value {
+    let mut meta = json!({"resourceVersion": revision.to_string()});
     if let (true, Some(map)) = (served.custom().is_some(), meta.as_object_mut()) {
         map.insert("continue".into(), "".into());
     }
+    meta
+}
+
+fn page_meta(served: &Served, page: &Page) -> Value {
+    let mut meta = list_meta(served, page.revision);
     if let (Some(next), Some(map)) = (&page.next, meta.as_object_mut()) {
         map.insert("continue".into(), next.clone().into());
         if let Some(remaining) = page.remaining {

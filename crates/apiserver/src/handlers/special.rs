@@ -10,6 +10,7 @@ use super::{Writer, eviction, now, review};
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::tokens;
 use crate::field_manager::{self, Tracking};
+use crate::health;
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -49,7 +50,7 @@ pub(super) async fn answer(
         ("", "componentstatuses", "", "get" | "list") => Ok(Outcome::Done(respond(
             StatusCode::OK,
             &context.accept()?,
-            &component_statuses(server, served, context)?,
+            &component_statuses(server, served, context).await?,
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
             let request = read(context, body, &served.info.kind).await?;
@@ -198,29 +199,28 @@ async fn finalize(
     Ok(Outcome::Done(respond(StatusCode::OK, &context.accept()?, &Value::Object(updated))))
 }
 
-/// The health of the control plane, from the leases its parts renew and from the store that answered.
-fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Value, ApiError> {
+/// The health of the control plane, from the leases its parts renew and from the store, which is asked.
+async fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Value, ApiError> {
     let leases = server.registry.find("coordination.k8s.io", "v1", "leases").and_then(|leases| leases.cache.clone());
-    let lease_is_fresh = |name: &str| {
+    let renewed = |name: &str| {
         let lease = leases.as_ref().and_then(|cache| cache.get(&format!("kube-system/{name}"))).map(|l| l.decode());
         let renewed = lease.and_then(|l| l.text(&["spec", "renewTime"]).parse::<jiff::Timestamp>().ok());
-        renewed.is_some_and(|at| jiff::Timestamp::now().duration_since(at).as_secs() < 15)
+        let is_fresh = renewed.is_some_and(|at| jiff::Timestamp::now().duration_since(at).as_secs() < 15);
+        is_fresh.then_some(()).ok_or("its lease is not renewed")
     };
     let parts = [
-        ("scheduler", lease_is_fresh("kube-scheduler")),
-        ("controller-manager", lease_is_fresh("kube-controller-manager")),
-        ("etcd-0", true),
+        ("scheduler", renewed("kube-scheduler")),
+        ("controller-manager", renewed("kube-controller-manager")),
+        ("etcd-0", health::store_answers(server).await.then_some(()).ok_or("it does not answer")),
     ];
     let statuses: Vec<Object> = parts
         .into_iter()
         .filter(|(name, _)| context.info.name.is_empty() || context.info.name == *name)
-        .filter_map(|(name, healthy)| {
-            let (status, message, error) =
-                if healthy { ("True", "ok", None) } else { ("False", "", Some("its lease is not renewed")) };
-            let mut condition = json!({"type": "Healthy", "status": status, "message": message});
-            if let (Some(error), Some(map)) = (error, condition.as_object_mut()) {
-                map.insert("error".into(), error.into());
-            }
+        .filter_map(|(name, health)| {
+            let condition = match health {
+                Ok(()) => json!({"type": "Healthy", "status": "True", "message": "ok"}),
+                Err(why) => json!({"type": "Healthy", "status": "False", "error": why}),
+            };
             let value = json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]});
             value.as_object().cloned()
         })

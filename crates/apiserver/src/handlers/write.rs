@@ -150,12 +150,20 @@ impl Writer<'_> {
         charged: Vec<Beside>,
     ) -> Result<(), ServerError> {
         let (cache, key) = (self.cache()?, self.served.key(namespace, name));
-        if self.dry_run {
-            return if cache.get(&key).is_some() { Err(ServerError::Unmet(0)) } else { Ok(()) };
+        if self.dry_run && cache.get(&key).is_some() {
+            return Err(ServerError::Unmet(0));
         }
         let stored = convert::to_storage(self.server, self.served, object).await?;
-        let revision = cache.put(self.server.store(), &key, &stored, Precondition::Absent, charged).await?;
-        object.metadata().insert("resourceVersion".into(), revision.to_string().into());
+        let revision = match self.dry_run {
+            true => None,
+            false => Some(cache.put(self.server.store(), &key, &stored, Precondition::Absent, charged).await?),
+        };
+        if let Some(read) = convert::read_back(self.server, self.served, &stored).await? {
+            *object = read;
+        }
+        if let Some(revision) = revision {
+            object.metadata().insert("resourceVersion".into(), revision.to_string().into());
+        }
         Ok(())
     }
 
@@ -273,11 +281,8 @@ impl Writer<'_> {
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
         let remains = (!self.is_gone(&new)).then_some(&new);
         let charged = admission::quota::charge(self.server, &attributes, Some(old), remains).await?;
-        if self.dry_run {
-            return Ok(new);
-        }
         let key = self.served.key(namespace, name);
-        if same_but_times(&new, old) && !self.is_stale(&key).await {
+        if !self.dry_run && same_but_times(&new, old) && !self.is_stale(&key).await {
             return Ok(old.clone());
         }
         self.commit(&key, stored, new, charged).await
@@ -291,7 +296,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the new state; an object whose deletion only waited for this is removed.
+    /// Writes the new state, unless it is only tried; an object whose deletion only waited for this is removed.
     async fn commit(
         &self,
         key: &str,
@@ -299,13 +304,21 @@ impl Writer<'_> {
         mut new: Object,
         charged: Vec<Beside>,
     ) -> Result<Object, ServerError> {
-        let cache = self.cache()?;
-        let revision = if self.is_gone(&new) {
-            cache.delete(self.server.store(), key, stored.revision, charged).await?
+        let (cache, store) = (self.cache()?, self.server.store());
+        let (revision, read) = if self.is_gone(&new) {
+            if self.dry_run {
+                return Ok(new);
+            }
+            (cache.delete(store, key, stored.revision, charged).await?, None)
         } else {
             let object = convert::to_storage(self.server, self.served, &new).await?;
-            cache.put(self.server.store(), key, &object, Precondition::At(stored.revision), charged).await?
+            let revision = match self.dry_run {
+                true => stored.revision,
+                false => cache.put(store, key, &object, Precondition::At(stored.revision), charged).await?,
+            };
+            (revision, convert::read_back(self.server, self.served, &object).await?)
         };
+        new = read.unwrap_or(new);
         new.metadata().insert("resourceVersion".into(), revision.to_string().into());
         Ok(new)
     }

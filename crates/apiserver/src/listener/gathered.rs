@@ -8,6 +8,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::COPIED_AT_ONCE;
+
 /// What is gathered at most; a piece of this size gains nothing.
 const GATHERED: usize = 64 << 10;
 /// Where the first piece is larger, so are those that follow.
@@ -26,6 +28,10 @@ pub(super) struct Gathered<S> {
 impl<S: AsyncWrite + Unpin> Gathered<S> {
     pub(super) fn new(stream: S, is_gathering: bool) -> Self {
         Self { stream, waiting: BytesMut::new(), is_gathering, has_waited: false }
+    }
+
+    fn gather(&mut self, bytes: &[u8]) {
+        bytes.chunks(COPIED_AT_ONCE).for_each(|part| self.waiting.extend_from_slice(part));
     }
 
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -58,7 +64,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
                 return Pin::new(&mut this.stream).poll_write(context, bytes);
             }
         }
-        this.waiting.extend_from_slice(bytes);
+        this.gather(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -79,7 +85,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         if this.waiting.is_empty() && size > SMALL {
             this.waiting.reserve(GATHERED);
         }
-        pieces.iter().for_each(|piece| this.waiting.extend_from_slice(piece));
+        pieces.iter().for_each(|piece| this.gather(piece));
         Poll::Ready(Ok(size))
     }
 

@@ -26,16 +26,12 @@ pub(super) fn schemas(served: &Served, custom: &Custom) -> [(String, Value); 2] 
     properties.insert("kind".into(), json!({"description": described("kind"), "type": "string"}));
     properties.insert("metadata".into(), metadata());
     schema.insert("x-kubernetes-group-version-kind".into(), kinds(&served.info.kind));
-    let fields: Vec<Value> = custom.version().selectable.iter().map(|(name, _)| json!({"fieldPath": name})).collect();
-    if !fields.is_empty() {
-        schema.insert("x-kubernetes-selectable-fields".into(), fields.into());
-    }
     let (kind, list_kind, plural) = (&served.info.kind, &served.list_kind, &served.info.plural);
     let list_metadata = json!({
         "allOf": [reference(&format!("{META}.ListMeta"))],
         "description": format!("Standard list metadata. More info: {CONVENTIONS}#types-kinds"),
     });
-    let list = json!({
+    let mut list = json!({
         "description": format!("{list_kind} is a list of {kind}"), "type": "object", "required": ["items"],
         "properties": {
             "apiVersion": {"description": described("apiVersion"), "type": "string"},
@@ -48,6 +44,10 @@ pub(super) fn schemas(served: &Served, custom: &Custom) -> [(String, Value); 2] 
         },
         "x-kubernetes-group-version-kind": kinds(list_kind),
     });
+    let fields: Vec<Value> = custom.version().selectable.iter().map(|(name, _)| json!({"fieldPath": name})).collect();
+    for described in [Some(&mut schema), list.as_object_mut()].into_iter().flatten().filter(|_| !fields.is_empty()) {
+        described.insert("x-kubernetes-selectable-fields".into(), fields.clone().into());
+    }
     [(name(kind), Value::Object(schema)), (name(list_kind), list)]
 }
 

@@ -52,12 +52,12 @@ impl Schemas {
         }
     }
 
-    /// Adds what every group has beside its own types.
-    pub(super) fn add_meta(&mut self, has_objects: bool) {
-        let names: &[&str] = if has_objects {
-            &["APIResourceList", "DeleteOptions", "ListMeta", "Status"]
-        } else {
-            &["APIResourceList"]
+    /// Adds what every group has beside its own types. The documents of custom resources tell neither of discovery nor of watches.
+    pub(super) fn add_meta(&mut self, has_objects: bool, is_custom: bool) {
+        let names: &[&str] = match (has_objects, is_custom) {
+            (_, true) => &["DeleteOptions", "ListMeta", "Status"],
+            (true, false) => &["APIResourceList", "DeleteOptions", "ListMeta", "Status"],
+            (false, false) => &["APIResourceList"],
         };
         for name in names {
             if let Some(schema) = named(&format!("{META}.{name}")) {
@@ -67,6 +67,8 @@ impl Schemas {
         if has_objects {
             let patch = "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.";
             self.found.insert(format!("{META}.Patch"), json!({"description": patch, "type": "object"}));
+        }
+        if has_objects && !is_custom {
             self.watch_event();
         }
     }

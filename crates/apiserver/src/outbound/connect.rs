@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -16,14 +16,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::OutboundError;
-use crate::http::Body;
+use super::line::Line;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where systems keep the authorities they believe.
 const SYSTEM_ROOTS: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-
-pub(crate) type Sender = SendRequest<Body>;
 
 /// Either kind of stream: what is above is compiled once.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -44,7 +42,7 @@ pub(crate) async fn connect(
     host: &str,
     port: u16,
     tls: Option<(&Arc<ClientConfig>, &str)>,
-) -> Result<Sender, OutboundError> {
+) -> Result<Line, OutboundError> {
     let refused = |why: String| OutboundError::Dial(format!("{host}:{port}"), why);
     let opened = tokio::time::timeout(CONNECT_TIMEOUT, async {
         let stream = TcpStream::connect((host, port)).await.map_err(|error| refused(dialled(&error)))?;
@@ -56,9 +54,7 @@ pub(crate) async fn connect(
     });
     let stream = opened.await.map_err(|_| refused("i/o timeout".into()))??;
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // Whoever uses the connection is told when it breaks.
-    tokio::spawn(connection.with_upgrades());
-    Ok(sender)
+    Ok(Line::new(sender, Box::pin(connection.with_upgrades())))
 }
 
 /// As upstream tells it.

@@ -54,6 +54,7 @@ impl Strategy for Definitions {
     }
 
     fn prepare_for_create(&self, object: &mut Object) {
+        object.at_mut(&["status"]).insert("conditions".into(), Value::Null);
         keep_stored_versions(object);
     }
 

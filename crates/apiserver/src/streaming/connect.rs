@@ -70,8 +70,8 @@ pub(super) async fn send(
     let refuse = |why: String| ApiError::new(502, "InternalError", format!("error dialing backend: {why}"));
     let outgoing = outgoing(&format!("{}:{}", target.host, target.port), &target.path_and_query, request)?;
     let tls = target.tls.then_some((&kubelet.tls, target.host.as_str()));
-    let mut sender = connect(&target.host, target.port, tls).await.map_err(|error| refuse(error.to_string()))?;
-    sender.send_request(outgoing).await.map_err(|error| refuse(error.to_string()))
+    let line = connect(&target.host, target.port, tls).await.map_err(|error| refuse(error.to_string()))?;
+    line.detach().send_request(outgoing).await.map_err(|error| refuse(error.to_string()))
 }
 
 /// The same request, addressed to the target, without what only concerns our own connection to the client.
@@ -104,6 +104,6 @@ pub(crate) fn outgoing(host: &str, path: &str, request: Request<Body>) -> Result
     Ok(outgoing)
 }
 
-pub(crate) fn boxed(body: Incoming) -> Body {
+pub(super) fn boxed(body: Incoming) -> Body {
     body.map_err(BoxError::from).boxed_unsync()
 }

@@ -56,7 +56,7 @@ pub(crate) struct Auth {
     authentication_token_webhook_cache_ttl: Duration,
     /// Authorities of front proxies, which say in headers whom they speak for
     #[arg(long)]
-    requestheader_client_ca_file: Option<PathBuf>,
+    pub(crate) requestheader_client_ca_file: Option<PathBuf>,
     #[arg(long, value_delimiter = ',')]
     requestheader_allowed_names: Vec<String>,
     #[arg(long, value_delimiter = ',')]

@@ -7,7 +7,7 @@ use cel::{CompileError, Estimate, Type};
 use serde_json::Value;
 
 use super::schema::{REQUEST, seen};
-use super::{env, flag, validations};
+use super::{SELF_TYPE, env, flag, validations};
 
 /// What one rule may cost at most, and all rules of a schema together.
 const RULE_LIMIT: u64 = 10_000_000;
@@ -74,7 +74,7 @@ impl Walk {
 
     fn rules(&mut self, schema: &Object, path: &Path, place: &Place) {
         let is_resource = place.is_root || flag(schema, "x-kubernetes-embedded-resource");
-        let seen = seen(schema, is_resource, "self");
+        let seen = seen(schema, is_resource, SELF_TYPE);
         let list = path.child("x-kubernetes-validations");
         if seen.cel_type().is_none() {
             let why = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to \

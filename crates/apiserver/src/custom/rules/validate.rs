@@ -191,7 +191,7 @@ impl Pass {
 
 fn failure(rule: &Rule, path: &Path, value: &Value, kind: &str, detail: String) -> FieldError {
     let path = match rule.field_path.as_str() {
-        "" => path.to_string(),
+        "" => path.into(),
         below => format!("{path}{below}").trim_start_matches('.').to_owned(),
     };
     match rule.reason.as_str() {
