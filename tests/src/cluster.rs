@@ -11,6 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::kubectl;
+use crate::processes::succeed;
+
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The release binary: where `FERRY` says, or where cargo put it.
@@ -83,10 +86,8 @@ impl Cluster {
         self.child.id()
     }
 
-    fn kubectl_command(&self) -> Command {
-        let mut command = Command::new("kubectl");
-        command.arg("--kubeconfig").arg(self.dir.join("kubeconfig")).stdin(Stdio::null());
-        command
+    pub fn kubectl_command(&self) -> Command {
+        kubectl(&self.dir.join("kubeconfig"))
     }
 
     /// Runs kubectl, whatever comes of it.
@@ -97,15 +98,7 @@ impl Cluster {
     /// Runs kubectl, which must succeed; answers what it printed.
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.kubectl_output(arguments)?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(
-            output.status.success(),
-            "kubectl {}\n{text}{}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(text)
+        succeed(self.kubectl_command().args(arguments))
     }
 
     /// Runs kubectl, which must fail; answers its complaint.

@@ -5,6 +5,7 @@
 mod cluster;
 mod etcd;
 mod image;
+mod kubectl;
 mod leaks;
 mod ports;
 mod probe;
@@ -14,6 +15,7 @@ mod servers;
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
 pub use etcd::{EtcdCluster, Member, etcd_tool};
 pub use image::{archive, text};
+pub use kubectl::{kubectl, run_kubectl};
 pub use leaks::Leaks;
 pub use ports::free_ports;
 pub use probe::{Load, dns_a, hello_pids, http_get};

@@ -88,18 +88,23 @@ impl Drop for Process {
 
 /// Runs a command that must succeed; answers what it printed.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = output(program, arguments)?;
+    succeed(Command::new(program).args(arguments).stdin(Stdio::null()))
+}
+
+/// The same, of a command that was made elsewhere.
+pub(crate) fn succeed(command: &mut Command) -> Result<String> {
+    let output = finish(command)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{program} {}: {text}{complaint}", arguments.join(" "));
+    ensure!(output.status.success(), "{command:?}: {text}{complaint}");
     Ok(text)
 }
 
 /// Runs a command, whatever comes of it.
 pub fn output(program: &str, arguments: &[&str]) -> Result<Output> {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("{program}: install it"))
+    finish(Command::new(program).args(arguments).stdin(Stdio::null()))
+}
+
+fn finish(command: &mut Command) -> Result<Output> {
+    command.output().with_context(|| format!("{}: install it", command.get_program().display()))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Process, eventually, free_ports, run};
+use crate::{Process, eventually, free_ports, run_kubectl};
 
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -64,20 +64,17 @@ impl Server {
 
     pub fn ready(&mut self) -> Result<()> {
         let process = self.process.as_mut().context("it was killed")?;
-        let config = self.dir.join("admin.conf").display().to_string();
+        let config = self.dir.join("admin.conf");
         eventually("the server is ready", READY_LIMIT, || {
             process.is_running()?;
-            Ok(run("kubectl", &["--kubeconfig", &config, "get", "--raw", "/readyz"]).ok())
+            Ok(run_kubectl(&config, &["get", "--raw", "/readyz"]).ok())
         })?;
         Ok(())
     }
 
     /// Runs kubectl against this server, which must succeed; answers what it printed.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let config = self.dir.join("admin.conf").display().to_string();
-        let mut all = vec!["--kubeconfig", config.as_str(), "--request-timeout=20s"];
-        all.extend(arguments);
-        run("kubectl", &all)
+        run_kubectl(&self.dir.join("admin.conf"), &[&["--request-timeout=20s"], arguments].concat())
     }
 
     /// `kubectl apply` of a manifest in a file of its own.

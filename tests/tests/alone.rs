@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Leaks, Process, archive, eventually, ferry_binary, http_get, run, text};
+use e2e::{Leaks, Process, archive, eventually, ferry_binary, http_get, run, run_kubectl, text};
 
 const PORT: &str = "16443";
 /// How long certificates are good that were asked for.
@@ -42,10 +42,7 @@ impl Parts {
     }
 
     fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let config = self.path("admin.conf");
-        let mut all = vec!["--kubeconfig", config.as_str()];
-        all.extend(arguments);
-        run("kubectl", &all)
+        run_kubectl(&self.dir.join("admin.conf"), arguments)
     }
 
     fn control_plane(&mut self) -> Result<()> {

@@ -66,12 +66,9 @@ fn kubectl_cannot_tell_the_difference() -> Result<()> {
 
 fn edit(cluster: &Cluster) -> Result<()> {
     // An editor that changes one label.
-    let output = std::process::Command::new("kubectl")
-        .arg("--kubeconfig")
-        .arg(cluster.dir.join("kubeconfig"))
-        .args(["edit", "service", "web"])
-        .env("KUBE_EDITOR", "sed -i 's/app: web$/app: web-edited/'")
-        .output()?;
+    let mut kubectl = cluster.kubectl_command();
+    let editor = "sed -i 's/app: web$/app: web-edited/'";
+    let output = kubectl.args(["edit", "service", "web"]).env("KUBE_EDITOR", editor).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let selector = cluster.jsonpath("service web", "{.spec.selector.app}")?;
     ensure!(selector == "web-edited", "{selector}");

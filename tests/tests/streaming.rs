@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -38,9 +38,8 @@ struct Kubectl<'a> {
 
 impl Kubectl<'_> {
     fn spawn(&self, arguments: &[&str]) -> Result<Child> {
-        Ok(Command::new("kubectl")
-            .arg("--kubeconfig")
-            .arg(self.cluster.dir.join("kubeconfig"))
+        let mut kubectl = self.cluster.kubectl_command();
+        Ok(kubectl
             .args(arguments)
             .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", self.websockets)
             .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", self.websockets)

@@ -9,7 +9,7 @@ mod tidy;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -48,4 +48,17 @@ fn run() -> Result<()> {
 
 fn root() -> Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent folder")?.to_owned())
+}
+
+/// cargo, as if nobody had run it through cargo: what it tells of the package it runs, here xtask, a build script (ring's) takes
+/// for its own and builds everything anew.
+fn cargo(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).current_dir(root()?);
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    Ok(command)
 }

@@ -79,21 +79,11 @@ fn cargo(arguments: &[&str], length: Length) -> Result<()> {
 }
 
 fn command(arguments: &[&str], length: Length) -> Result<Command> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = crate::cargo(arguments)?;
     // A failed test says why in its own words; a backtrace only buries them. What the first step installed is not to be
     // found missing.
-    command
-        .args(arguments)
-        .current_dir(crate::root()?)
-        .env("RUST_BACKTRACE", "0")
-        .env("FERRY_REQUIRE_ETCD", "1")
-        .env("FERRY_LONG", if length == Length::Long { "1" } else { "0" });
-    // What cargo tells of the package it runs, here xtask, a build script (ring's) takes for its own and builds anew.
-    for (name, _) in std::env::vars_os() {
-        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
-            command.env_remove(name);
-        }
-    }
+    command.env("RUST_BACKTRACE", "0").env("FERRY_REQUIRE_ETCD", "1");
+    command.env("FERRY_LONG", if length == Length::Long { "1" } else { "0" });
     Ok(command)
 }
 

@@ -37,7 +37,7 @@ impl Idle {
         let mut lines = self.0.lock();
         while let Some(found) = lines.idle.iter().rposition(|(known, ..)| known == key) {
             let (_, _, mut line) = lines.idle.remove(found);
-            if line.is_open() {
+            if line.is_free() {
                 return Some(line);
             }
         }
@@ -65,7 +65,7 @@ async fn let_go(lines: Weak<Mutex<Lines>>) {
         tokio::time::sleep_until(next).await;
         let Some(lines) = lines.upgrade() else { return };
         let mut lines = lines.lock();
-        lines.idle.retain_mut(|(_, since, line)| since.elapsed() < TIMEOUT && line.is_open());
+        lines.idle.retain_mut(|(_, since, line)| since.elapsed() < TIMEOUT && line.is_free());
         match lines.idle.first() {
             Some((_, since, _)) => next = *since + TIMEOUT,
             None => return lines.has_keeper = false,
@@ -77,12 +77,14 @@ async fn let_go(lines: Weak<Mutex<Lines>>) {
 mod tests {
     use ::http::Request;
     use bytes::Bytes;
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::body::Frame;
     use hyper::client::conn::http1::handshake;
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
-    use crate::http::full;
+    use crate::http::{Body, BoxError, full};
 
     async fn line() -> (Line, DuplexStream) {
         let (near, far) = tokio::io::duplex(1024);
@@ -100,7 +102,11 @@ mod tests {
     }
 
     async fn asks(line: &mut Line, far: &mut DuplexStream) -> bool {
-        let request = Request::builder().uri("/").header("host", "x").body(full(Bytes::new())).unwrap();
+        asks_with(full(Bytes::new()), line, far).await
+    }
+
+    async fn asks_with(body: Body, line: &mut Line, far: &mut DuplexStream) -> bool {
+        let request = Request::builder().uri("/").header("host", "x").body(body).unwrap();
         let (response, ()) = tokio::join!(line.ask(request), answer(far));
         response.is_ok_and(|response| response.status() == 204)
     }
@@ -117,6 +123,16 @@ mod tests {
         idle.keep("a".into(), again);
         drop(far);
         assert!(idle.take("a").is_none(), "the other side closed it");
+    }
+
+    #[tokio::test]
+    async fn a_line_on_which_a_request_is_still_sent_is_not_used_again() {
+        let idle = Idle::default();
+        let (mut first, mut far) = line().await;
+        let endless = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, BoxError>>());
+        assert!(asks_with(endless.boxed_unsync(), &mut first, &mut far).await);
+        idle.keep("a".into(), first);
+        assert!(idle.take("a").is_none(), "whoever asked on it would wait for another one's upload");
     }
 
     #[tokio::test]

@@ -64,10 +64,11 @@ impl Line {
         self.connection.drive(work).await
     }
 
-    /// Whether the other side left it open, as far as is known.
-    pub(super) fn is_open(&mut self) -> bool {
+    /// Whether the other side left it open, as far as is known, and nothing is on its way on it: an answer may be there before
+    /// the whole request was sent.
+    pub(super) fn is_free(&mut self) -> bool {
         self.connection.poll(&mut Context::from_waker(Waker::noop()));
-        self.connection.0.is_some() && !self.sender.is_closed()
+        self.connection.0.is_some() && self.sender.is_ready()
     }
 
     /// From here on it is nobody's: for what is carried long after the answer.
