@@ -75,6 +75,8 @@ impl Parts {
                 &file("apiserver.key"),
                 "--client-ca-file",
                 &file("ca.crt"),
+                "--kubelet-certificate-authority",
+                &file("ca.crt"),
                 "--kubelet-client-certificate",
                 &file("apiserver-kubelet-client.crt"),
                 "--kubelet-client-key",
@@ -288,6 +290,23 @@ impl Parts {
         eventually("more is logged", Duration::from_secs(5), || Ok(log()?.contains("DEBUG").then_some(())))
     }
 
+    /// A store that does not answer for a moment is told of, and nothing is lost by it.
+    fn waits_for_its_store(&mut self) -> Result<()> {
+        let health = ["get", "--raw", "/api/v1/componentstatuses/etcd-0"];
+        ensure!(self.kubectl(&health)?.contains(r#""status":"True""#), "it answers");
+        self.processes.first_mut().context("the store was started first")?.pause()?;
+        let (readiness, health) = (self.kubectl(&["get", "--raw", "/readyz"]), self.kubectl(&health));
+        self.processes.first_mut().context("the store was started first")?.resume()?;
+        let complaint = format!("{:#}", readiness.err().context("who cannot reach the store is not ready")?);
+        ensure!(complaint.contains("[-]etcd failed") && complaint.contains("[+]ping ok"), "{complaint}");
+        let health = health?;
+        ensure!(health.contains(r#""status":"False""#) && health.contains("does not answer"), "{health}");
+        eventually("it is ready again", Duration::from_secs(10), || {
+            Ok(self.kubectl(&["get", "--raw", "/readyz"]).ok())
+        })?;
+        self.kubectl(&["create", "configmap", "written-after-that"]).map(drop)
+    }
+
     fn stop(mut self) -> Result<()> {
         for process in &mut self.processes {
             process.is_running()?;
@@ -314,6 +333,7 @@ fn every_component_runs_alone() -> Result<()> {
     parts.flow("ferry.local/hello:0.1.0")?;
     parts.flags()?;
     parts.reloads()?;
+    parts.waits_for_its_store()?;
     parts.stop()?;
     leaks.none_since().context("after every component ended")
 }

@@ -25,6 +25,10 @@ fn kubectl_cannot_tell_the_difference() -> Result<()> {
     )?;
     check("rollout status deployment/web --timeout=30s", &["successfully rolled out"])?;
     check("expose deployment web --port=80", &["service/web exposed"])?;
+    // Through the API server: by the service's port, and by the first port of a pod.
+    check("get --raw /api/v1/namespaces/default/services/web:80/proxy/", &["web-"])?;
+    let pod = check("get pods -l app=web -o jsonpath={.items[0].metadata.name}", &["web-"])?;
+    check(&format!("get --raw /api/v1/namespaces/default/pods/{pod}/proxy/"), &[&pod])?;
     check("get pods -o wide", &["1/1", "Running", "10.244."])?;
     check("get pods -l app=web -o yaml", &["kind: Pod", "phase: Running"])?;
     check("get deployment web -o jsonpath={.status.readyReplicas}", &["2"])?;

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn an_expression_that_lets_strangers_in_or_makes_no_sense_is_refused() {
-        for text in ["example.com", "^https://example.com", "example.com$", ""] {
+        for text in ["example.com", "//example[.]com", "example[.]com$", ""] {
             assert_eq!(Cors::new(&[text.to_owned()]).unwrap_err(), OriginError::Unpinned(text.to_owned()));
         }
         for text in ["^(a$", "^[a$", "^[z-a]$"] {

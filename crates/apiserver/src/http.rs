@@ -151,14 +151,10 @@ impl Query {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    /// `true`, `1`, and the bare key are true.
+    /// Whatever is said but `false` or `0`, and the bare key.
     pub(crate) fn flag(&self, key: &str) -> bool {
         let found = self.0.iter().find(|(k, _)| k == key);
-        found.is_some_and(|(_, value)| !matches!(value.as_str(), "false" | "0" | "False" | "f"))
+        found.is_some_and(|(_, value)| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     pub(crate) fn number(&self, key: &str) -> Option<i64> {

@@ -332,11 +332,17 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
         return message.to_owned();
     }
     let text: String = String::from_utf8_lossy(body).chars().take(1024).collect();
+    unexpected(status, &text)
+}
+
+/// What is told of an answer that says nothing but its code, and `text`.
+pub(crate) fn unexpected(status: StatusCode, text: &str) -> String {
     match status.as_u16() {
         400 => "the server rejected our request for an unknown reason".into(),
         401 => "the server has asked for the client to provide credentials".into(),
-        403 => text,
+        403 => text.to_owned(),
         404 => "the server could not find the requested resource".into(),
+        409 => "the server reported a conflict".into(),
         405 => "the server does not allow this method on the requested resource".into(),
         429 => "the server has received too many requests and has asked us to try again later".into(),
         503 => "the server is currently unable to handle the request".into(),

@@ -61,7 +61,6 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         Some(store) => store.clone(),
         None => etcd::connect(&options.etcd, drain.clone()).await?,
     };
-    let kubelet_ca = options.kubelet_certificate_authority.as_deref().unwrap_or(&options.client_ca_file);
     let proxy_ca = options.api.auth.requestheader_client_ca_file.clone();
     let settings = Settings {
         listen: (options.bind_address, options.secure_port),
@@ -73,7 +72,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         service_account_key_files: options.service_account_key_file,
         service_account_issuer: options.service_account_issuer,
         client_ca: authorities(&options.client_ca_file)?,
-        kubelet_ca: authorities(kubelet_ca)?,
+        kubelet_ca: options.kubelet_certificate_authority.as_deref().map(authorities).transpose()?,
         serving: reload::shown(&options.tls_cert_file, &options.tls_private_key_file, &drain)?,
         kubelet_client: reload::shown(&options.kubelet_client_certificate, &options.kubelet_client_key, &drain)?,
         front_proxy: None,

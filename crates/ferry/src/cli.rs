@@ -121,7 +121,7 @@ pub(crate) struct Apiserver {
     pub(crate) tls_private_key_file: PathBuf,
     #[arg(long)]
     pub(crate) client_ca_file: PathBuf,
-    /// Verifies the kubelets' serving certificates [default: the client CA]
+    /// Verifies the kubelets' serving certificates; without it, they are believed as they are
     #[arg(long)]
     pub(crate) kubelet_certificate_authority: Option<PathBuf>,
     #[arg(long)]

@@ -30,7 +30,8 @@ pub(crate) struct Settings {
     pub(crate) service_account_key_files: Vec<PathBuf>,
     pub(crate) service_account_issuer: String,
     pub(crate) client_ca: Vec<Vec<u8>>,
-    pub(crate) kubelet_ca: Vec<Vec<u8>>,
+    /// Nobody says who is a kubelet, if there is none.
+    pub(crate) kubelet_ca: Option<Vec<Vec<u8>>>,
     pub(crate) serving: Arc<Shown>,
     pub(crate) kubelet_client: Arc<Shown>,
     /// Where no flags say otherwise.
@@ -121,7 +122,9 @@ pub(crate) async fn start(
     let others = others.collect::<Result<Vec<_>>>()?;
     let service_account_keys = ServiceAccountKeys::read(&settings.service_account_key, &others)
         .context("--service-account-signing-key-file or --service-account-key-file cannot be used")?;
-    let mut kubelet = KubeletClient::new(client_tls(&settings.kubelet_ca, settings.kubelet_client)?);
+    let authorities = settings.kubelet_ca.as_deref();
+    let kubelet = KubeletClient::new(client_tls(authorities.unwrap_or_default(), settings.kubelet_client)?);
+    let mut kubelet = if authorities.is_none() { kubelet.believing_anybody() } else { kubelet };
     if !settings.flags.kubelet_preferred_address_types.is_empty() {
         kubelet.preferred_address_types = settings.flags.kubelet_preferred_address_types.clone();
     }

@@ -146,7 +146,7 @@ fn settings(
         service_account_key_files: Vec::new(),
         service_account_issuer: ISSUER.into(),
         client_ca: authorities.clone(),
-        kubelet_ca: authorities,
+        kubelet_ca: Some(authorities),
         serving: certificates.serving.clone(),
         kubelet_client: certificates.kubelet_client.clone(),
         front_proxy: Some(front_proxy),

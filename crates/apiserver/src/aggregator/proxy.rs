@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use api::UserInfo;
+use api::{ApiError, UserInfo};
 use http_body_util::BodyExt as _;
 
 use super::Remote;
-use crate::audit::ClientAddress;
 use crate::http::{Body, Verbatim, respond_text};
 use crate::outbound::line::Answer;
 use crate::server::ApiServer;
 use crate::streaming;
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PREFIX: &str = "x-remote-";
 
 pub(crate) async fn forward(
@@ -30,17 +28,13 @@ pub(crate) async fn forward(
     };
     let Ok(place) = client.place(server) else { return unavailable() };
     let client_side = hyper::upgrade::on(&mut request);
-    let address = request.extensions().get::<ClientAddress>().copied();
     let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
-    let outgoing = streaming::outgoing(&format!("{}:{}", place.host, place.port), &path, request);
-    let mut outgoing = match outgoing {
+    let host = HeaderValue::try_from(format!("{}:{}", place.host, place.port)).map_err(ApiError::internal);
+    let mut outgoing = match host.and_then(|host| streaming::outgoing(host, &path, request)) {
         Ok(outgoing) => outgoing,
         Err(error) => return respond_text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     identify(outgoing.headers_mut(), user);
-    if let Some(Ok(value)) = address.map(|address| HeaderValue::try_from(address.0.to_string())) {
-        outgoing.headers_mut().append(FORWARDED_FOR, value);
-    }
     let (response, line) = match client.send(&place, outgoing).await {
         Ok(answer) => answer,
         Err(error) => {

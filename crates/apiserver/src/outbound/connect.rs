@@ -1,7 +1,7 @@
 //! Opens connections to others: TCP, TLS where it is spoken, HTTP/1.1. All that the server asks of others goes over these.
 
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use hyper::client::conn::http1::handshake;
@@ -115,6 +115,22 @@ pub(crate) fn tls(trust: &Trust) -> Result<ClientConfig, OutboundError> {
         }
     };
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// How to speak with those whom nobody vouches for, and who are not shown who we are.
+pub(crate) fn anybody() -> Result<&'static Arc<ClientConfig>, OutboundError> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    match CONFIG.get() {
+        Some(known) => Ok(known),
+        None => tls(&Trust::Anybody).map(|config| CONFIG.get_or_init(|| Arc::new(config))),
+    }
+}
+
+/// The same, without looking at who the other one is.
+pub(crate) fn unverified(config: &ClientConfig) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.dangerous().set_certificate_verifier(Arc::new(AnyCertificate));
+    Arc::new(config)
 }
 
 /// Where the user said that the certificate is not to be looked at.

@@ -106,7 +106,7 @@ mod tests {
     }
 
     async fn asks_with(body: Body, line: &mut Line, far: &mut DuplexStream) -> bool {
-        let request = Request::builder().uri("/").header("host", "x").body(body).unwrap();
+        let request = Request::post("/").header("host", "x").body(body).unwrap();
         let (response, ()) = tokio::join!(line.ask(request), answer(far));
         response.is_ok_and(|response| response.status() == 204)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::{ApiError, Object};
 use serde_json::Value;
 
+use super::proxy;
 use super::target::escape;
 use crate::admission::{self, Attributes, Operation};
 use crate::http::Query;
@@ -41,13 +42,7 @@ pub(super) async fn query(
     let mut object = asked.clone();
     admission::mutate(server, &attributes, &mut object).await?;
     admission::judge(server, &attributes, &object).await?;
-    match (object == asked, info.subresource.as_str()) {
-        (true, _) => Ok(None),
-        (false, "proxy") => {
-            Err(ApiError::internal("admission changed where a proxied request goes, which is not supported"))
-        }
-        (false, _) => Ok(Some(changed(&object))),
-    }
+    Ok((object != asked).then(|| changed(&object)))
 }
 
 /// `PodExecOptions` and the like, from the query; of a proxy, the path behind it.
@@ -57,7 +52,7 @@ fn options(context: &Context, version: &str, kind: &str) -> Object {
     let mut set = |name: &str, value: Value| drop(object.insert(name.to_owned(), value));
     match context.info.subresource.as_str() {
         "proxy" => {
-            let path = context.info.rest.join("/");
+            let path = proxy::path(context);
             if !path.is_empty() {
                 set("path", path.into());
             }

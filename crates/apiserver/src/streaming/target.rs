@@ -1,7 +1,4 @@
-//! Where a streaming request goes.
-
-use std::net::IpAddr;
-use std::sync::Arc;
+//! Where a streaming request goes, and how the one there is spoken to.
 
 use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde_json::Value;
@@ -14,128 +11,113 @@ use crate::server::ApiServer;
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) tls: bool,
+    pub(super) way: Way,
     pub(super) path_and_query: String,
 }
 
-/// `query` is what was asked for and admitted.
-pub(super) fn of(server: &Arc<ApiServer>, context: &Context, query: &Query) -> Result<Target, ApiError> {
-    let target = find_target(server, context, query)?;
-    // Whoever may write a pod's or endpoint's address must not reach this machine's own services through us.
-    let inner = context.info.subresource == "proxy" && context.info.resource != "nodes";
-    if inner && target.host.parse::<IpAddr>().is_ok_and(|address| !is_proxied(address)) {
-        return Err(ApiError::bad_request("address not allowed"));
-    }
-    Ok(target)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Without TLS.
+    Plain,
+    /// A kubelet: it is shown who we are, and shows who it is, where there is an authority that says so.
+    Kubelet,
+    /// The same, but whoever asked does not want to know who it is.
+    UnverifiedKubelet,
+    /// Nobody vouches for what runs in a cluster, and it is none of its business who we are.
+    Anybody,
 }
 
-fn is_proxied(address: IpAddr) -> bool {
-    let link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
+/// What stock makes of an error that nobody gave a reason.
+pub(super) fn unexplained(message: impl Into<String>) -> ApiError {
+    ApiError::new(500, "", message)
 }
 
-fn find_target(server: &Arc<ApiServer>, context: &Context, query: &Query) -> Result<Target, ApiError> {
-    let info = &context.info;
-    match (info.resource.as_str(), info.subresource.as_str()) {
-        ("pods", "proxy") => pod_proxy(server, context),
-        ("services", "proxy") => service_proxy(server, context),
-        ("nodes", "proxy") => {
-            let (name, _) = split_port(&info.name);
-            let (host, port) = kubelet(server, name)?;
-            Ok(Target { host, port, tls: true, path_and_query: rest_of(context) })
-        }
-        ("pods", action) => pod_action(server, context, query, action),
-        _ => Err(ApiError::no_such_resource()),
-    }
-}
-
-fn find(server: &ApiServer, plural: &str, key: &str, name: &str) -> Result<Object, ApiError> {
+/// `resource` is what is asked for by `name`; what is missing on the way there is told as if it were one.
+pub(super) fn find(
+    server: &ApiServer,
+    (plural, resource): (&str, &str),
+    key: &str,
+    name: &str,
+) -> Result<Object, ApiError> {
     let cache = server.registry.find("", "v1", plural).and_then(|served| served.cache.as_ref());
     let stored = cache.and_then(|cache| cache.get(key));
-    Ok(stored.ok_or_else(|| ApiError::not_found(GroupResource { group: "", resource: plural }, name))?.decode())
+    Ok(stored.ok_or_else(|| ApiError::not_found(GroupResource { group: "", resource }, name))?.decode())
+}
+
+pub(super) fn find_pod(server: &ApiServer, namespace: &str, name: &str) -> Result<Object, ApiError> {
+    find(server, ("pods", "pods"), &format!("{namespace}/{name}"), name)
 }
 
 /// The address of a node's kubelet.
-fn kubelet(server: &ApiServer, node: &str) -> Result<(String, u16), ApiError> {
-    let object = find(server, "nodes", node, node)?;
+pub(super) fn kubelet(server: &ApiServer, node: &str, resource: &str) -> Result<(String, u16), ApiError> {
+    let object = find(server, ("nodes", resource), node, node)?;
     let addresses =
         object.at(&["status", "addresses"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let addresses: Vec<&Object> = addresses.iter().filter_map(Value::as_object).collect();
     let of_type = |wanted: &String| {
-        let address =
-            addresses.iter().filter_map(Value::as_object).find(|address| address.text(&["type"]) == wanted)?;
+        let address = addresses.iter().find(|address| address.text(&["type"]) == wanted)?;
         Some(address.text(&["address"]).to_owned())
     };
     let host = server.config.kubelet.preferred_address_types.iter().find_map(of_type).ok_or_else(|| {
-        let known: Vec<_> = addresses.iter().filter_map(|address| address.get("address")?.as_str()).collect();
-        ApiError::internal(format!("no preferred addresses found; known addresses: {known:?}"))
+        let known = addresses.iter().map(|known| format!("{{{} {}}}", known.text(&["type"]), known.text(&["address"])));
+        let known = known.collect::<Vec<_>>().join(" ");
+        unexplained(format!("no preferred addresses found; known addresses: [{known}]"))
     })?;
     let port = object.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_u64);
-    Ok((host, port.and_then(|port| u16::try_from(port).ok()).unwrap_or(10250)))
+    Ok((host, port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).unwrap_or(10250)))
 }
 
-fn pod_action(server: &ApiServer, context: &Context, query: &Query, action: &str) -> Result<Target, ApiError> {
-    let info = &context.info;
-    let pod = find(server, "pods", &format!("{}/{}", info.namespace, info.name), &info.name)?;
+/// The kubelet that runs a pod, for exec, attach and port-forward. `query` is what was asked for and admitted.
+pub(super) fn of_action(server: &ApiServer, context: &Context, query: &Query) -> Result<Target, ApiError> {
+    let (info, action) = (&context.info, context.info.subresource.as_str());
+    let forwarded = if action == "portforward" { ports(query)? } else { Vec::new() };
+    let pod = find_pod(server, &info.namespace, &info.name)?;
+    let path_and_query = if action == "portforward" {
+        let query = if forwarded.is_empty() { String::new() } else { format!("?port={}", forwarded.join("%2C")) };
+        format!("/portForward/{}/{}{query}", info.namespace, info.name)
+    } else {
+        let container = container(&pod, query.get("container"))?;
+        format!("/{action}/{}/{}/{container}{}", info.namespace, info.name, exec_query(query))
+    };
     let node = pod.text(&["spec", "nodeName"]);
     if node.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)));
     }
-    let (host, port) = kubelet(server, node)?;
-    let path_and_query = if action == "portforward" {
-        let ports: Vec<String> = query.all("ports").map(|port| format!("port={port}")).collect();
-        format!("/portForward/{}/{}?{}", info.namespace, info.name, ports.join("&"))
-    } else {
-        let container = container(&pod, query.get("container"))?;
-        let place = format!("{}/{}/{container}", info.namespace, info.name);
-        match action {
-            "log" => format!("/containerLogs/{place}?{}", log_query(context)),
-            _ => format!("/{action}/{place}?{}", exec_query(query)),
-        }
-    };
-    Ok(Target { host, port, tls: true, path_and_query })
+    let (host, port) = kubelet(server, node, "pods")?;
+    Ok(Target { host, port, way: Way::Kubelet, path_and_query })
 }
 
-/// The container a request is about; the only one, or the annotated default, where it names none.
-fn container(pod: &Object, asked: Option<&str>) -> Result<String, ApiError> {
+fn ports(query: &Query) -> Result<Vec<String>, ApiError> {
+    let each = query.all("ports").flat_map(|text| text.split(','));
+    each.map(|text| match text.parse::<u16>() {
+        Ok(port) => Ok(port.to_string()),
+        Err(_) => Err(ApiError::bad_request(format!(
+            "cannot convert to []int32: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        ))),
+    })
+    .collect()
+}
+
+/// The container a request is about; the only one where it names none.
+pub(super) fn container(pod: &Object, asked: Option<&str>) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<String> {
         let containers = pod.at(&["spec", list]).and_then(Value::as_array).into_iter().flatten();
         containers.filter_map(|c| Some(c.get("name")?.as_str()?.to_owned())).collect()
     };
-    let (main, init) = (names("containers"), names("initContainers"));
-    let all = || main.iter().chain(&init).cloned().chain(names("ephemeralContainers"));
-    if let Some(asked) = asked {
-        let known = all().any(|name| name == asked);
-        let pod = pod.name();
-        let refuse = || ApiError::bad_request(format!("container {asked} is not valid for pod {pod}"));
-        return if known { Ok(asked.to_owned()) } else { Err(refuse()) };
-    }
-    let default = pod.text(&["metadata", "annotations", "kubectl.kubernetes.io/default-container"]);
-    if all().any(|name| name == default) {
-        return Ok(default.to_owned());
-    }
-    match main.as_slice() {
-        [only] => Ok(only.clone()),
-        _ => {
-            let mut why = format!(
-                "a container name must be specified for pod {}, choose one of: [{}]",
-                pod.name(),
-                main.join(" ")
-            );
-            if !init.is_empty() {
-                why.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
-            }
-            Err(ApiError::bad_request(why))
+    let main = names("containers");
+    let all = [names("initContainers"), main.clone(), names("ephemeralContainers")].concat();
+    match (asked, main.as_slice()) {
+        (Some(asked), _) if all.iter().any(|name| name == asked) => Ok(asked.to_owned()),
+        (Some(asked), _) => {
+            Err(ApiError::bad_request(format!("container {asked} is not valid for pod {}", pod.name())))
         }
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => Err(ApiError::bad_request(format!(
+            "a container name must be specified for pod {}, choose one of: [{}]",
+            pod.name(),
+            all.join(" ")
+        ))),
     }
-}
-
-fn log_query(context: &Context) -> String {
-    let names = ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
-    let pairs = names.iter().filter_map(|name| Some(format!("{name}={}", escape(context.query.get(name)?))));
-    pairs.collect::<Vec<_>>().join("&")
 }
 
 /// The kubelet spells the flags differently.
@@ -146,60 +128,26 @@ fn exec_query(query: &Query) -> String {
             pairs.push(format!("{kubelet_name}=1"));
         }
     }
-    pairs.join("&")
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
 pub(super) fn escape(text: &str) -> String {
+    escape_but(text, b"")
+}
+
+/// What is in a path, but for what separates its parts.
+pub(super) fn escape_path(path: &str) -> String {
+    escape_but(path, b"/$&+,:;=@")
+}
+
+fn escape_but(text: &str, left: &[u8]) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            plain if left.contains(&plain) => char::from(plain).to_string(),
             other => format!("%{other:02X}"),
         })
         .collect()
-}
-
-/// `name`, `name:port`, `https:name:port`
-fn split_port(text: &str) -> (&str, Option<&str>) {
-    let text = text.strip_prefix("https:").or_else(|| text.strip_prefix("http:")).unwrap_or(text);
-    match text.split_once(':') {
-        Some((name, port)) => (name, Some(port)),
-        None => (text, None),
-    }
-}
-
-/// What follows `/proxy`, with the client's query.
-fn rest_of(context: &Context) -> String {
-    let path = format!("/{}", context.info.rest.join("/"));
-    let trailing = if context.info.path.ends_with('/') && path != "/" { "/" } else { "" };
-    let pairs: Vec<String> = context.query.pairs().map(|(k, v)| format!("{}={}", escape(k), escape(v))).collect();
-    let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
-    format!("{path}{trailing}{query}")
-}
-
-fn pod_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> {
-    let info = &context.info;
-    let (name, port) = split_port(&info.name);
-    let pod = find(server, "pods", &format!("{}/{name}", info.namespace), name)?;
-    let host = pod.text(&["status", "podIP"]).to_owned();
-    if host.is_empty() {
-        return Err(ApiError::unavailable("address not allowed: the pod has no address yet"));
-    }
-    let first =
-        pod.at(&["spec", "containers"]).and_then(|c| c.get(0)?.get("ports")?.get(0)?.get("containerPort")?.as_u64());
-    let number = match port {
-        Some(text) => text.parse().map_err(|_| ApiError::bad_request(format!("invalid port {text:?}")))?,
-        None => first.and_then(|port| u16::try_from(port).ok()).unwrap_or(80),
-    };
-    Ok(Target { host, port: number, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) })
-}
-
-fn service_proxy(server: &ApiServer, context: &Context) -> Result<Target, ApiError> {
-    let info = &context.info;
-    let (name, port) = split_port(&info.name);
-    find(server, "services", &format!("{}/{name}", info.namespace), name)?;
-    let (host, port) = service_endpoint(server, &info.namespace, name, port)
-        .ok_or_else(|| ApiError::unavailable(format!("no endpoints available for service {:?}", info.name)))?;
-    Ok(Target { host, port, tls: info.name.starts_with("https:"), path_and_query: rest_of(context) })
 }
 
 /// An endpoint that is ready, of a service's port: by its number or name, or the only one.
@@ -209,7 +157,7 @@ pub(crate) fn service_endpoint(
     name: &str,
     port: Option<&str>,
 ) -> Option<(String, u16)> {
-    let service = find(server, "services", &format!("{namespace}/{name}"), name).ok()?;
+    let service = find(server, ("services", "services"), &format!("{namespace}/{name}"), name).ok()?;
     let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).cloned().unwrap_or_default();
     let ports: Vec<&Object> = ports.iter().filter_map(Value::as_object).collect();
     let wanted = match port {

@@ -42,7 +42,7 @@ pub(super) async fn serve(
     let response = websocket::accept(request.headers(), Some(V5))?;
     let client_side = hyper::upgrade::on(&mut request);
     connect::ask_for_spdy(&mut request, &[V4]);
-    let answer = connect::send(kubelet, target, request).await?;
+    let answer = connect::send(kubelet, target, request).await.map_err(connect::undialled)?;
     let has_terminal = query.flag("tty");
     let mut wanted = vec![(STATUS, "error")];
     wanted.extend(query.flag("stdin").then_some((STDIN, "stdin")));

@@ -29,7 +29,7 @@ pub(super) async fn serve(
     let asked = request.headers().clone();
     let inner: Vec<&str> = socket::protocols(&asked).into_iter().filter_map(|p| p.strip_prefix(PREFIX)).collect();
     connect::ask_for_spdy(&mut request, &inner);
-    let mut answer = connect::send(kubelet, target, request).await?;
+    let mut answer = connect::send(kubelet, target, request).await.map_err(connect::undialled)?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(answer.map(connect::boxed));
     }
