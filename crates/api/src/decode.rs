@@ -159,6 +159,7 @@ struct Walk {
 
 enum Step {
     Field(String),
+    Key(String),
     Index(usize),
 }
 
@@ -211,7 +212,7 @@ impl Walk {
                     map.retain(|_, value| !value.is_null());
                 }
                 for (key, value) in map {
-                    self.path.push(Step::Field(key.clone()));
+                    self.path.push(Step::Key(key.clone()));
                     self.shape(value, inner, owner)?;
                     self.path.pop();
                 }
@@ -257,7 +258,7 @@ impl Walk {
         };
         let fields = self.path.iter().filter_map(|step| match step {
             Step::Field(name) => Some(name.as_str()),
-            Step::Index(_) => None,
+            Step::Key(_) | Step::Index(_) => None,
         });
         let path: Vec<&str> = fields.collect();
         DecodeError::Mismatch { found, place: format!("{}.{}", short_name(owner), path.join(".")), wanted }
@@ -268,8 +269,8 @@ impl Walk {
         for step in &self.path {
             match step {
                 Step::Index(index) => text.push_str(&format!("[{index}]")),
-                Step::Field(name) if text.is_empty() => text.push_str(name),
-                Step::Field(name) => text.push_str(&format!(".{name}")),
+                Step::Field(name) | Step::Key(name) if text.is_empty() => text.push_str(name),
+                Step::Field(name) | Step::Key(name) => text.push_str(&format!(".{name}")),
             }
         }
         match (last, text.is_empty()) {

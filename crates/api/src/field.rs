@@ -63,7 +63,15 @@ impl ErrorKind {
 
 /// How upstream prints a value in a message: strings quoted, objects as JSON, absent as `null`.
 pub fn show(value: &Value) -> String {
-    value.to_string()
+    match value {
+        Value::Object(_) | Value::Array(_) => escaped(&value.to_string()),
+        plain => plain.to_string(),
+    }
+}
+
+/// JSON as upstream writes it: safe inside a page.
+pub fn escaped(json: &str) -> String {
+    json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
 impl FieldError {

@@ -30,6 +30,9 @@ use crate::pipeline::Context;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 
+/// Where a user's `extra` tells by which credential it was known.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// What somebody wants to do: all that authorizers decide on beside who it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access<'a> {

@@ -207,12 +207,22 @@ fn conform(served: &Served, context: &Context, mut object: Object, duplicates: &
     }
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());
+    fit(context, (&served.info.version, &served.info.kind), &served.schema, object, duplicates)
+}
+
+/// The same for a kind that need not be served itself.
+fn fit(
+    context: &Context,
+    (version, kind): (&str, &str),
+    schema: &api::schema::Type,
+    object: Object,
+    duplicates: &[String],
+) -> Result<Object, ApiError> {
     let mut value = Value::Object(object);
     let refuse = |why: String| {
-        let (kind, version) = (&served.info.kind, &served.info.version);
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    let unknown = api::decode::conform(&mut value, &served.schema).map_err(|error| refuse(error.to_string()))?;
+    let unknown = api::decode::conform(&mut value, schema).map_err(|error| refuse(error.to_string()))?;
     let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
     let told: Vec<String> = unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
     let strictness = context.query.get("fieldValidation").unwrap_or("Warn");

@@ -166,7 +166,8 @@ async fn a_definition_with_rules_that_cannot_work_is_refused() -> Result<()> {
     };
     let at = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]";
     let whole = |rule: &str| {
-        let rule = Value::from(rule);
+        // Escaped as upstream's JSON is.
+        let rule = Value::from(rule).to_string().replace('>', "\\u003e").replace('&', "\\u0026");
         format!(
             "{{\"Rule\":{rule},\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}}"
         )

@@ -126,7 +126,7 @@ fn bound(server: &ApiServer, claims: &Object) -> Result<UserInfo, TokenError> {
         }
     }
     if let Some(id) = claims.get("jti").and_then(Value::as_str) {
-        user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![format!("JTI={id}")]);
+        user.extra.insert(super::CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
     }
     Ok(user)
 }
@@ -186,13 +186,28 @@ fn check_alive(
 /// `serviceaccounts/token`: a fresh token for the account, bound to a pod or secret if asked.
 pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut request: Object) -> Result<Value, ApiError> {
     let accounts = api::GroupResource { group: "", resource: "serviceaccounts" };
+    let invalid = |of: &str, field: &str, value: Value, why: &str| {
+        let error = api::field::FieldError::invalid(field, value, why);
+        ApiError::invalid("authentication.k8s.io", "TokenRequest", of, &[error])
+    };
+    if !request.namespace().is_empty() && request.namespace() != namespace {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(why));
+    }
+    if !request.name().is_empty() && request.name() != name {
+        let why = "must match the service account name if specified";
+        return Err(invalid(name, "metadata.name", request.name().into(), why));
+    }
     let account =
         find(server, "serviceaccounts", namespace, name).ok_or_else(|| ApiError::not_found(accounts, name))?;
     let seconds = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
-    if !(MIN_SECONDS..=MAX_SECONDS).contains(&seconds) {
-        let detail = "may not specify a duration less than 10 minutes";
-        let error = api::field::FieldError::invalid("spec.expirationSeconds", seconds, detail);
-        return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", name, &[error]));
+    let wrong = match seconds {
+        ..MIN_SECONDS => Some("may not specify a duration less than 10 minutes"),
+        seconds if seconds > MAX_SECONDS => Some("may not specify a duration larger than 2^32 seconds"),
+        _ => None,
+    };
+    if let Some(why) = wrong {
+        return Err(invalid("", "spec.expirationSeconds", seconds.into(), why));
     }
     let mut own = json!({"namespace": namespace, "serviceaccount": {"name": name, "uid": account.uid()}});
     if let Some(reference) = request.at(&["spec", "boundObjectRef"]).and_then(Value::as_object) {
@@ -202,11 +217,17 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
             "Secret" => ("secrets", "secret"),
             "Node" => ("nodes", "node"),
             other => {
-                return Err(ApiError::bad_request(format!(
-                    "cannot bind token for serviceaccount {name:?} to object of kind {other:?}"
-                )));
+                let (group, version) = match reference.text(&["apiVersion"]) {
+                    "" => ("", ""),
+                    text => text.split_once('/').unwrap_or(("", text)),
+                };
+                let why = format!("cannot bind token to object of type {group}/{version}, Kind={other}");
+                return Err(ApiError::bad_request(why));
             }
         };
+        if bound_name.is_empty() {
+            return Err(ApiError::bad_request("Name parameter required."));
+        }
         let resource = api::GroupResource { group: "", resource: plural };
         let object = find(server, plural, if kind == "Node" { "" } else { namespace }, bound_name)
             .ok_or_else(|| ApiError::not_found(resource, bound_name))?;
@@ -220,7 +241,8 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
-            return Err(ApiError::conflict(resource, bound_name, why));
+            // Upstream names the kind here.
+            return Err(ApiError::conflict(api::GroupResource { group: "", resource: kind }, bound_name, why));
         }
         if let Some(map) = own.as_object_mut() {
             map.insert(claim.into(), json!({"name": bound_name, "uid": object.uid()}));
@@ -253,6 +275,9 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
     request.insert("status".into(), json!({"token": token, "expirationTimestamp": stamp}));
     request.metadata().insert("name".into(), name.into());
     request.metadata().insert("namespace".into(), namespace.into());
+    request.metadata().insert("uid".into(), account.uid().into());
+    request.metadata().insert("creationTimestamp".into(), now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+    request.at_mut(&["spec"]).entry("boundObjectRef").or_insert(Value::Null);
     Ok(Value::Object(request))
 }
 

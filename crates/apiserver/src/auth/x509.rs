@@ -89,11 +89,16 @@ fn end(certificate: &[u8]) -> u64 {
 }
 
 fn user(certificate: &[u8]) -> Option<UserInfo> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let subject = certificate.subject();
+    let (_, read) = X509Certificate::from_der(certificate).ok()?;
+    let subject = read.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let organizations: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    Some(UserInfo::authenticated(name, &organizations))
+    let mut user = UserInfo::authenticated(name, &organizations);
+    // Tells one credential of a user from another, as the identifier of a token does.
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    user.extra.insert(super::CREDENTIAL_ID.into(), vec![format!("X509SHA256={digest}")]);
+    Some(user)
 }
 
 #[cfg(test)]
@@ -140,6 +145,11 @@ mod tests {
             Some(vec!["system:masters".into(), "system:authenticated".into()])
         );
         assert_eq!(holder.proxy, None);
+        let own = clients.sign("bob", "x");
+        let extra = user(&own).map(|user| user.extra).unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &own);
+        let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(extra.get(super::super::CREDENTIAL_ID), Some(&vec![format!("X509SHA256={digest}")]));
         let holder = certificates.holder(&[proxies.sign("front", "system:masters")], UnixTime::now());
         assert_eq!((holder.user, holder.proxy.as_deref()), (None, Some("front")));
         let holder = certificates.holder(&[Authority::new().sign("bob", "system:masters")], UnixTime::now());

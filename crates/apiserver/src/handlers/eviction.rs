@@ -20,7 +20,7 @@ pub(super) async fn evict(
     context: &Context,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let mut eviction = read(context, body, "Eviction").await?;
+    let mut eviction = read(context, body, ("policy", "v1", "Eviction")).await?;
     let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
     special::admit(server, pods, context, (name, "eviction"), &mut eviction).await?;
     let options: DeleteOptions = match eviction.get("deleteOptions") {

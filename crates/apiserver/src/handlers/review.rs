@@ -1,9 +1,10 @@
 //! Reviews: who is this token, and who may do what.
 
+mod selectors;
+
 use std::sync::Arc;
 
-use api::field::FieldError;
-use api::selector::{FieldRequirement, FieldSelector};
+use api::field::{FieldError, Path};
 use api::{ApiError, Object, ObjectExt as _, UserInfo};
 use serde_json::{Value, json};
 
@@ -24,6 +25,10 @@ pub(super) async fn answer(
         "selfsubjectreviews" => json!({"userInfo": user_json(&context.user)}),
         "selfsubjectrulesreviews" => rules(server, context, &review)?,
         "selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews" => {
+            if !review.namespace().is_empty() && review.namespace() != context.info.namespace {
+                let why = "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(ApiError::bad_request(why));
+            }
             let errors = problems(resource, &context.info.namespace, &review);
             if !errors.is_empty() {
                 return Err(ApiError::invalid(&context.info.group, "", "", &errors));
@@ -36,8 +41,12 @@ pub(super) async fn answer(
     review.insert("status".into(), status);
     review.insert("kind".into(), kind_of(resource).into());
     review.insert("apiVersion".into(), format!("{}/{}", context.info.group, context.info.version).into());
-    let stamp = if resource == "selfsubjectreviews" { super::now().into() } else { Value::Null };
-    review.metadata().insert("creationTimestamp".into(), stamp);
+    if resource == "selfsubjectreviews" {
+        review.metadata().insert("creationTimestamp".into(), super::now().into());
+    }
+    if resource == "localsubjectaccessreviews" {
+        review.metadata().insert("namespace".into(), context.info.namespace.clone().into());
+    }
     Ok(Value::Object(review))
 }
 
@@ -64,6 +73,9 @@ fn problems(resource: &str, namespace: &str, review: &Object) -> Vec<FieldError>
     let groups = part("groups").and_then(Value::as_array).is_some_and(|groups| !groups.is_empty());
     if resource != "selfsubjectaccessreviews" && review.text(&["spec", "user"]).is_empty() && !groups {
         errors.push(FieldError::invalid("spec.user", "", "at least one of user or group must be specified"));
+    }
+    if let Some(about) = about.and_then(Value::as_object) {
+        errors.extend(selectors::check(about, &Path::new(RESOURCE)));
     }
     if resource == "localsubjectaccessreviews" {
         let own = review.text(&["spec", "resourceAttributes", "namespace"]);
@@ -135,7 +147,8 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
     let is_resource = review.at(&["spec", "resourceAttributes"]).is_some_and(|part| !part.is_null());
     let part = if is_resource { "resourceAttributes" } else { "nonResourceAttributes" };
     let version = field(part, "version");
-    let selector = review.at(&["spec", part, "fieldSelector"]).and_then(Value::as_object).map(field_selector);
+    let about = review.at(&["spec", part]).and_then(Value::as_object);
+    let (selector, ignored) = about.map(selectors::read).unwrap_or_default();
     let asked = Access {
         is_resource,
         verb: field(part, "verb"),
@@ -157,28 +170,11 @@ async fn access(server: &Arc<ApiServer>, user: &UserInfo, review: &Object) -> Va
         if !decision.reason.is_empty() {
             map.insert("reason".into(), decision.reason.into());
         }
+        if !ignored.is_empty() {
+            map.insert("evaluationError".into(), ignored.join("; ").into());
+        }
     }
     status
-}
-
-/// What cannot be understood restricts nothing, and so gains nobody anything.
-fn field_selector(part: &Object) -> FieldSelector {
-    let raw = part.text(&["rawSelector"]);
-    if !raw.is_empty() {
-        return FieldSelector::parse(raw).unwrap_or_default();
-    }
-    let requirements = part.get("requirements").and_then(Value::as_array).into_iter().flatten();
-    let read = |requirement: &Value| {
-        let requirement = requirement.as_object()?;
-        let equals = match requirement.text(&["operator"]) {
-            "In" => true,
-            "NotIn" => false,
-            _ => return None,
-        };
-        let [Value::String(value)] = requirement.get("values")?.as_array()?.as_slice() else { return None };
-        Some(FieldRequirement { field: requirement.text(&["key"]).to_owned(), equals, value: value.clone() })
-    };
-    FieldSelector(requirements.filter_map(read).collect())
 }
 
 fn rules(server: &Arc<ApiServer>, context: &Context, review: &Object) -> Result<Value, ApiError> {

@@ -53,7 +53,7 @@ pub(super) async fn answer(
             _ => Value::Object(http::decode_object(&context.headers, &bytes, "Scale")?),
         };
         let change = |current: &Object| {
-            let mut scale = Value::Object(of(served, current)?);
+            let mut scale = Value::Object(shown(served, current));
             match (info.verb, is_json_patch) {
                 ("patch", true) => json_patch(&mut scale, &value).map_err(|e| ApiError::bad_request(e.to_string()))?,
                 ("patch", false) => merge_patch(&mut scale, &value),
@@ -133,8 +133,18 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The Scale of a workload.
+/// The Scale of a workload; a custom resource without its field has none.
 pub(super) fn of(served: &Served, object: &Object) -> Result<Object, ApiError> {
+    let places = Places::of(served);
+    if served.custom().is_some() && object.at(&places.replicas).is_none() {
+        let path = format!(".{}", places.replicas.join("."));
+        return Err(ApiError::internal(format!("the spec replicas field {path:?} does not exist")));
+    }
+    Ok(shown(served, object))
+}
+
+/// The same, of none where there is none: what a change begins with.
+fn shown(served: &Served, object: &Object) -> Object {
     let mut metadata = serde_json::Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object.at(&["metadata", field]) {
@@ -143,10 +153,6 @@ pub(super) fn of(served: &Served, object: &Object) -> Result<Object, ApiError> {
     }
     let places = Places::of(served);
     let replicas = object.at(&places.replicas).cloned();
-    if served.custom().is_some() && replicas.is_none() {
-        let path = format!(".{}", places.replicas.join("."));
-        return Err(ApiError::internal(format!("the spec replicas field {path:?} does not exist")));
-    }
     let selector = match (&places.selector, object.at(&["spec", "selector"])) {
         (Some(path), _) => object.text(path).to_owned(),
         (None, Some(selector)) if served.info.kind != "ReplicationController" => {
@@ -168,7 +174,7 @@ pub(super) fn of(served: &Served, object: &Object) -> Result<Object, ApiError> {
         ("spec", json!({"replicas": replicas.unwrap_or_else(|| json!(0))})),
         ("status", status),
     ];
-    Ok(fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 fn selector_text(selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector) -> String {

@@ -41,7 +41,7 @@ pub(super) async fn answer(
         }
         ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
         ("", "serviceaccounts", "token", "create") => {
-            let mut request = read(context, body, "TokenRequest").await?;
+            let mut request = read(context, body, ("authentication.k8s.io", "v1", "TokenRequest")).await?;
             server.feed.current().await.map_err(crate::server::store_error)?;
             admit(server, served, context, (&info.name, "token"), &mut request).await?;
             created(tokens::request(server, &info.namespace, &info.name, request)?)
@@ -53,7 +53,7 @@ pub(super) async fn answer(
             &component_statuses(server, served, context).await?,
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
-            let request = read(context, body, &served.info.kind).await?;
+            let request = super::read_object(served, context, body).await?;
             created(review::answer(server, context, resource, request).await?)
         }
         _ => Ok(Outcome::Generic(body)),
@@ -84,9 +84,16 @@ pub(super) async fn admit(
     admission::judge(server, &attributes, object).await
 }
 
-pub(super) async fn read(context: &Context, body: Body, kind: &str) -> Result<Object, ApiError> {
+/// Reads what is sent to a path whose resource is of another kind.
+pub(super) async fn read(
+    context: &Context,
+    body: Body,
+    (group, version, kind): (&str, &str, &str),
+) -> Result<Object, ApiError> {
     let bytes = http::read(body).await?;
-    http::decode_object(&context.headers, &bytes, kind)
+    let (object, duplicates) = http::decode_tracked(&context.headers, &bytes, kind)?;
+    let schema = api::schema::of_kind(group, version, kind).ok_or_else(ApiError::no_such_resource)?;
+    super::fit(context, (version, kind), schema, object, &duplicates)
 }
 
 /// Assigns a pod to a node, once.
@@ -97,7 +104,7 @@ async fn bind(
     name: &str,
     body: Body,
 ) -> Result<Value, ApiError> {
-    let mut binding = read(context, body, "Binding").await?;
+    let mut binding = read(context, body, ("", "v1", "Binding")).await?;
     let name = if name.is_empty() { binding.name().to_owned() } else { name.to_owned() };
     admit(server, pods, context, (&name, "binding"), &mut binding).await?;
     let name = name.as_str();
@@ -175,7 +182,7 @@ async fn finalize(
     context: &Context,
     body: Body,
 ) -> Result<Outcome, ApiError> {
-    let wanted = read(context, body, "Namespace").await?;
+    let wanted = read(context, body, ("", "v1", "Namespace")).await?;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
     let writer = Writer {

@@ -21,8 +21,18 @@ impl Strategy for Roles {
         let namespaced = !object.namespace().is_empty();
         check(object, |at| {
             at.each("rules").iter().for_each(|item| rule(item, namespaced));
-            for selector in at.at(&["aggregationRule", "clusterRoleSelectors"]).items() {
+            let aggregation = at.field("aggregationRule");
+            let selectors = aggregation.field("clusterRoleSelectors");
+            if aggregation.exists() && selectors.is_empty() {
+                selectors.required("at least one clusterRoleSelector required if aggregationRule is non-nil");
+            }
+            for selector in selectors.items() {
+                let before = selector.complaints();
                 selector.selector();
+                if selector.complaints() > before {
+                    let why = "invalid label selector.";
+                    selector.complain(FieldError::invalid(selector.path(), serde_json::Value::Null, why));
+                }
             }
         })
     }

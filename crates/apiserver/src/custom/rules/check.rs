@@ -106,6 +106,8 @@ impl Walk {
                 let what =
                     if matches!(error, CompileError::Check(_)) { "compilation" } else { "program instantiation" };
                 self.invalid(at.child("rule"), rule, format!("{what} failed: {error}"));
+                // What cannot be read is taken to use nothing.
+                self.unused_old(rule, at);
                 return 0;
             }
         };
@@ -114,11 +116,17 @@ impl Walk {
                 let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {above}");
                 self.errors.push(FieldError::invalid(&at.child("rule"), text, why));
             }
-        } else if let Some(set) = rule.get("optionalOldSelf") {
+        } else {
+            self.unused_old(rule, at);
+        }
+        env.estimate(text, seen).map_or(0, |Estimate { max, .. }| max)
+    }
+
+    fn unused_old(&mut self, rule: &Object, at: &Path) {
+        if let Some(set) = rule.get("optionalOldSelf") {
             let why = "may not be set if oldSelf is not used in rule";
             self.errors.push(FieldError::invalid(&at.child("optionalOldSelf"), set.clone(), why));
         }
-        env.estimate(text, seen).map_or(0, |Estimate { max, .. }| max)
     }
 
     fn message(&mut self, rule: &Object, seen: &Schema, at: &Path) {
@@ -153,7 +161,7 @@ impl Walk {
 
     /// The whole rule is shown as what is wrong.
     fn invalid(&mut self, at: Path, rule: &Object, detail: String) {
-        let text = |key: &str| Value::from(rule.text(&[key]));
+        let text = |key: &str| api::field::escaped(&Value::from(rule.text(&[key])).to_string());
         let or_null = |key: &str| rule.get(key).cloned().unwrap_or(Value::Null);
         let value = format!(
             "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",

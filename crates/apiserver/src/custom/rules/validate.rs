@@ -197,9 +197,11 @@ fn failure(rule: &Rule, path: &Path, value: &Value, kind: &str, detail: String) 
     match rule.reason.as_str() {
         "FieldValueForbidden" => FieldError::forbidden(path, detail),
         "FieldValueRequired" => FieldError::required(path, detail),
-        "FieldValueDuplicate" => FieldError::duplicate(path, value.clone()),
-        _ => {
-            let mut error = FieldError::invalid(path, value.clone(), detail);
+        reason => {
+            let mut error = match reason {
+                "FieldValueDuplicate" => FieldError::duplicate(path, value.clone()),
+                _ => FieldError::invalid(path, value.clone(), detail),
+            };
             if matches!(kind, "object" | "array") {
                 error.value.clear(); // Too large to be told.
             }

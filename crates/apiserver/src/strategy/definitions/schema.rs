@@ -85,10 +85,11 @@ pub(super) fn check(at: &At<'_>, has_status: bool) {
 
 fn is_set(schema: &Object, key: &str) -> bool {
     match schema.get(key) {
-        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Bool(false)) => key == "additionalItems",
+        None | Some(Value::Null) => false,
         Some(Value::String(text)) => !text.is_empty(),
         Some(Value::Array(items)) => !items.is_empty(),
-        Some(Value::Object(map)) => !map.is_empty() || key == "not" || key == "additionalProperties",
+        Some(Value::Object(map)) => !map.is_empty() || matches!(key, "not" | "additionalProperties" | "dependencies"),
         Some(_) => true,
     }
 }
@@ -141,6 +142,31 @@ pub(super) fn unrecognized_formats(definition: &Object) -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether `.a['b']` leads from a schema through what it describes.
+fn leads_to_field(path: &str, schema: &Object) -> bool {
+    let (mut rest, mut here) = (path, Some(schema));
+    while !rest.is_empty() {
+        let (name, after) = if let Some(quoted) = rest.strip_prefix("['") {
+            let Some((name, after)) = quoted.split_once("']") else { return false };
+            (name.replace("\\'", "'"), after)
+        } else if let Some(plain) = rest.strip_prefix('.') {
+            let (name, after) = plain.split_at(plain.find(['.', '[', ']']).unwrap_or(plain.len()));
+            (name.to_owned(), after)
+        } else {
+            return false;
+        };
+        let Some(schema) = here else { return false };
+        let object = |key: &str| schema.get(key).and_then(Value::as_object);
+        here = match (object("properties"), schema.get("additionalProperties")) {
+            (Some(fields), _) if fields.contains_key(&name) => fields.get(&name).and_then(Value::as_object),
+            (None, Some(values)) if !name.is_empty() => values.as_object(),
+            _ => return false,
+        };
+        rest = after;
+    }
+    true
 }
 
 /// Where in a schema the walk is.
@@ -394,7 +420,7 @@ impl Walk {
                 let why = "messageExpression must be non-empty if specified";
                 self.errors.push(FieldError::required(&at.child("messageExpression"), why));
             }
-            if !text("reason").is_empty() && !REASONS.contains(&text("reason")) {
+            if rule.get("reason").is_some_and(Value::is_string) && !REASONS.contains(&text("reason")) {
                 self.errors.push(FieldError::not_supported(&at.child("reason"), text("reason"), &REASONS));
             }
             if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
@@ -402,6 +428,9 @@ impl Walk {
             }
             if text("fieldPath").contains(['\n', '\r']) {
                 self.errors.push(invalid("fieldPath", "must not contain line breaks"));
+            }
+            if !text("fieldPath").trim().is_empty() && !leads_to_field(text("fieldPath"), schema) {
+                self.errors.push(invalid("fieldPath", "must be a valid path"));
             }
         }
         self.has_rules |= any;
