@@ -231,6 +231,10 @@ fn replica_counts(status: &At<'_>) {
 pub(super) struct ReplicationControllers;
 
 impl Strategy for ReplicationControllers {
+    fn orphans_by_default(&self) -> bool {
+        true
+    }
+
     fn selectable_fields(&self) -> &'static [&'static str] {
         &["status.replicas"]
     }
