@@ -60,6 +60,11 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// It counts changes of annotations too.
+    fn counts_annotations(&self) -> bool {
+        false
+    }
+
     /// A PUT says which version of the object it replaces.
     fn needs_version(&self) -> bool {
         false

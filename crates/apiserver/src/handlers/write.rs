@@ -393,7 +393,11 @@ impl Writer<'_> {
             let fields = object.iter().filter(|(key, _)| counted(key));
             fields.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        let generation = if content(new) == content(old) { before } else { before + 1 };
+        let annotations = |object: &Object| object.at(&["metadata", "annotations"]).and_then(Value::as_object).cloned();
+        let is_annotated = self.served.strategy().counts_annotations()
+            && self.subresource.is_empty()
+            && annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default();
+        let generation = if content(new) == content(old) && !is_annotated { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
 }

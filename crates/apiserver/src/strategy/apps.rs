@@ -106,6 +106,10 @@ impl Strategy for Deployments {
         true
     }
 
+    fn counts_annotations(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Object) {
         template_defaults(object, &["spec"]);
         set_default(object, &["spec", "replicas"], 1);
