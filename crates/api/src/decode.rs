@@ -22,6 +22,18 @@ pub enum DecodeError {
 
 const MAX_DEPTH: usize = 1000;
 
+/// What Go calls a JSON value of this kind.
+pub fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// The object of a type in which nothing is set, with every zero that upstream writes.
 pub fn blank(schema: &Type) -> serde_json::Map<String, Value> {
     let written = schema.fields.iter().filter(|field| matches!(field.zero, Zero::Written | Zero::Null));
@@ -248,13 +260,8 @@ impl Walk {
 
     fn mismatch(&self, found: &Value, owner: &Type, wanted: String) -> DecodeError {
         let found = match found {
-            Value::Null => "null".to_owned(),
-            Value::Bool(_) => "bool".to_owned(),
             Value::Number(n) if wanted.starts_with("int") => format!("number {n}"),
-            Value::Number(_) => "number".to_owned(),
-            Value::String(_) => "string".to_owned(),
-            Value::Array(_) => "array".to_owned(),
-            Value::Object(_) => "object".to_owned(),
+            other => go_kind(other).to_owned(),
         };
         let fields = self.path.iter().filter_map(|step| match step {
             Step::Field(name) => Some(name.as_str()),

@@ -1,9 +1,13 @@
 //! Parses JSON like serde_json, and tells which fields an object has twice; the last one counts, as upstream.
 
+mod syntax;
+
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+pub use self::syntax::complaint;
 
 /// The value, and the paths of its duplicate fields.
 pub fn parse(bytes: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {

@@ -203,14 +203,7 @@ pub fn labels(labels: Option<&Value>, path: &Path) -> Vec<FieldError> {
 /// The rules of ObjectMeta on creation.
 pub fn object_meta(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
     let path = Path::new("metadata");
-    let mut errors = Vec::new();
-    let generate = object.text(&["metadata", "generateName"]);
-    if !generate.is_empty() {
-        // The generated suffix begins with a letter or digit, so a trailing dash is fine here.
-        let trimmed = generate.trim_end_matches('-');
-        let found = rule.check(if trimmed.is_empty() { "a" } else { trimmed });
-        errors.extend(found.into_iter().map(|e| FieldError::invalid(&path.child("generateName"), generate, e)));
-    }
+    let mut errors = generated(object, rule);
     match object.name() {
         "" => errors.push(FieldError::required(&path.child("name"), "name or generateName is required")),
         name => {
@@ -227,11 +220,42 @@ pub fn object_meta(object: &Object, namespaced: bool, rule: NameRule) -> Vec<Fie
         (false, "") => (),
         (false, _) => errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type")),
     }
+    if let Some(generation) = object.at(&["metadata", "generation"]).and_then(Value::as_i64).filter(|g| *g < 0) {
+        let why = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&path.child("generation"), generation, why));
+    }
     errors.extend(labels(object.at(&["metadata", "labels"]), &path.child("labels")));
     errors.extend(annotations(object.at(&["metadata", "annotations"]), &path.child("annotations")));
     errors.extend(owners(object.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences")));
     errors.extend(finalizers(object, &path.child("finalizers")));
     errors
+}
+
+fn generated(object: &Object, rule: NameRule) -> Vec<FieldError> {
+    let generate = object.text(&["metadata", "generateName"]);
+    if generate.is_empty() {
+        return Vec::new();
+    }
+    // The generated suffix begins with a letter or digit, so a trailing dash is fine here.
+    let trimmed = generate.trim_end_matches('-');
+    let found = rule.check(if trimmed.is_empty() { "a" } else { trimmed });
+    found.into_iter().map(|e| FieldError::invalid("metadata.generateName", generate, e)).collect()
+}
+
+/// A reference to an owner with its fields in upstream's order, in which messages show it.
+fn owner_text(owner: &Object) -> String {
+    const FIELDS: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    let is_shown = |field: &str| field != "controller" && field != "blockOwnerDeletion";
+    let shown = FIELDS.iter().filter_map(|field| match owner.get(*field) {
+        Some(value) => Some(format!("{field:?}:{value}")),
+        None => is_shown(field).then(|| format!("{field:?}:\"\"")),
+    });
+    format!("{{{}}}", shown.collect::<Vec<_>>().join(","))
+}
+
+fn shown_as(mut error: FieldError, value: String) -> FieldError {
+    error.value = value;
+    error
 }
 
 /// Owners are named in full, and one of them at most is the controller.
@@ -250,6 +274,10 @@ fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
                 errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
             }
         }
+        if (owner.text(&["apiVersion"]), owner.text(&["kind"])) == ("v1", "Event") {
+            let why = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(shown_as(FieldError::invalid(path, "", why), owner_text(owner)));
+        }
         if owner.get("controller") == Some(&Value::Bool(true)) {
             let name = owner.text(&["kind"]).to_owned() + "/" + owner.text(&["name"]);
             match &controller {
@@ -257,8 +285,9 @@ fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
                     let why = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                     );
-                    let shown = owners.cloned().unwrap_or_default();
-                    errors.push(FieldError::invalid(path, shown, why));
+                    let all = owners.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+                    let shown = format!("[{}]", all.map(owner_text).collect::<Vec<_>>().join(","));
+                    errors.push(shown_as(FieldError::invalid(path, "", why), shown));
                 }
                 None => controller = Some(name),
             }
@@ -304,10 +333,10 @@ fn is_core(object: &Object) -> bool {
 }
 
 /// What an update may not change in metadata.
-pub fn object_meta_update(new: &Object, old: &Object) -> Vec<FieldError> {
+pub fn object_meta_update(new: &Object, old: &Object, rule: NameRule) -> Vec<FieldError> {
     const MESSAGE: &str = "field is immutable";
     let path = Path::new("metadata");
-    let mut errors = Vec::new();
+    let mut errors = generated(new, rule);
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let (now, before) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
         if now != before {
@@ -327,6 +356,7 @@ pub fn object_meta_update(new: &Object, old: &Object) -> Vec<FieldError> {
     }
     errors.extend(labels(new.at(&["metadata", "labels"]), &path.child("labels")));
     errors.extend(annotations(new.at(&["metadata", "annotations"]), &path.child("annotations")));
+    errors.extend(owners(new.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences")));
     errors.extend(finalizers(new, &path.child("finalizers")));
     errors
 }

@@ -148,13 +148,13 @@ async fn read_object(served: &Served, context: &Context, body: Body) -> Result<O
 }
 
 /// An object of another kind, or of this one in a version that is not the path's.
-fn wrong_kind(served: &Served, kind: &str, version: &str) -> ApiError {
-    let (wanted, expected) = (&served.info.kind, served.info.api_version());
+fn wrong_kind(wanted: &str, expected: &str, kind: &str, version: &str) -> ApiError {
     let split = |api_version: &str| match api_version.split_once('/') {
         Some((group, version)) => (group.to_owned(), version.to_owned()),
         None => (String::new(), api_version.to_owned()),
     };
     let (group, short) = split(version);
+    let own = split(expected).0;
     let known = api::schema::of_kind(&group, &short, kind).is_some();
     ApiError::bad_request(match known {
         true if kind == wanted => {
@@ -163,7 +163,7 @@ fn wrong_kind(served: &Served, kind: &str, version: &str) -> ApiError {
         true => format!(
             "{kind} in version {short:?} cannot be handled as a {wanted}: converting ({short}.{kind}) to ({}.{wanted}): \
              unknown conversion",
-            if served.info.group.is_empty() { "core" } else { served.info.group.split('.').next().unwrap_or_default() }
+            if own.is_empty() { "core" } else { own.split('.').next().unwrap_or_default() }
         ),
         false => format!(
             "{kind} in version {short:?} cannot be handled as a {wanted}: no kind {kind:?} is registered for version \
@@ -203,7 +203,7 @@ fn conform(served: &Served, context: &Context, mut object: Object, duplicates: &
     } else if (!kind.is_empty() && kind != served.info.kind)
         || (!version.is_empty() && version != served.info.api_version())
     {
-        return Err(wrong_kind(served, &kind, &version));
+        return Err(wrong_kind(&served.info.kind, &served.info.api_version(), &kind, &version));
     }
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());

@@ -5,6 +5,7 @@ pub(crate) mod gzip;
 mod turns;
 mod warnings;
 
+use std::num::IntErrorKind;
 use std::time::{Duration, Instant};
 
 use api::ApiError;
@@ -16,7 +17,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
-pub(crate) use self::decode::{decode_any, decode_object, decode_tracked, yaml, yaml_tracked};
+pub(crate) use self::decode::{decode_any, decode_bare, decode_object, decode_tracked, yaml, yaml_tracked};
 pub(crate) use self::turns::{CHUNK, in_turns};
 pub(crate) use self::warnings::add_warnings;
 use crate::heavy::give_way;
@@ -147,19 +148,34 @@ impl Query {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
+    /// What the first of this name says, if only that it is there.
+    pub(crate) fn first(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
     pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// Whatever is said but `false` or `0`, and the bare key.
+    /// Anything but `false` and `0` is true, even nothing.
     pub(crate) fn flag(&self, key: &str) -> bool {
-        let found = self.0.iter().find(|(k, _)| k == key);
-        found.is_some_and(|(_, value)| value != "0" && !value.eq_ignore_ascii_case("false"))
+        self.first(key).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     pub(crate) fn number(&self, key: &str) -> Option<i64> {
         self.get(key)?.parse().ok()
     }
+}
+
+/// A number in a query.
+pub(crate) fn parse_int(text: &str) -> Result<i64, ApiError> {
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+    })
 }
 
 pub(crate) fn percent_decode(text: &str) -> String {

@@ -60,6 +60,11 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// It counts changes of annotations too.
+    fn counts_annotations(&self) -> bool {
+        false
+    }
+
     /// A PUT says which version of the object it replaces.
     fn needs_version(&self) -> bool {
         false
@@ -112,6 +117,11 @@ pub(crate) trait Strategy: Send + Sync {
     /// How long the object may take to go, in seconds; `None` where deletion is immediate.
     fn grace_period(&self, _object: &Object, _asked: Option<i64>) -> Option<i64> {
         None
+    }
+
+    /// A deletion that does not say what becomes of dependents leaves them alone, as it did before there was a choice.
+    fn orphans_by_default(&self) -> bool {
+        false
     }
 
     /// A PUT to a name that does not exist creates it.
@@ -186,6 +196,18 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flowcontrol::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &flowcontrol::PriorityLevelConfigurations,
         _ => &Plain,
+    }
+}
+
+/// A PUT to one of these says which version of the object it replaces.
+pub(crate) fn needs_version(group: &str, plural: &str) -> bool {
+    match group {
+        "admissionregistration.k8s.io" | "coordination.k8s.io" | "node.k8s.io" | "policy" => true,
+        "storagemigration.k8s.io" | "internal.apiserver.k8s.io" => true,
+        "storage.k8s.io" => matches!(plural, "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments"),
+        "certificates.k8s.io" => matches!(plural, "clustertrustbundles" | "podcertificaterequests"),
+        "resource.k8s.io" => plural == "resourcepoolstatusrequests",
+        _ => false,
     }
 }
 

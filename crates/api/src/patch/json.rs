@@ -67,15 +67,20 @@ fn depth(value: &Value) -> usize {
 /// `left` is what may still be copied.
 fn apply(target: &mut Value, operation: &Value, left: &mut usize) -> Result<(), PatchError> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
-    let path = text("path").ok_or_else(|| malformed("Unable to decode path: missing"))?;
-    let from = || text("from").ok_or_else(|| malformed("operation, missing from field"));
-    let value = || operation.get("value").cloned().ok_or_else(|| malformed("operation, missing value field"));
+    let path = text("path").ok_or_else(|| unusable("Unable to decode path: missing"))?;
+    let from = || text("from").ok_or_else(|| unusable("operation, missing from field"));
+    // Whoever says nothing says null.
+    let value = || operation.get("value").cloned().unwrap_or_default();
     match text("op").unwrap_or_default() {
-        "add" => add(target, path, fit(path, value()?)?),
+        "add" => add(target, path, fit(path, value())?),
         "remove" => remove(target, path, "remove").map(|_| ()),
         "replace" => {
-            let slot = find(target, path).ok_or_else(|| unfit("replace", path))?;
-            *slot = fit(path, value()?)?;
+            let value = fit(path, value())?;
+            if let Some((Value::Object(map), last)) = parent(target, path) {
+                map.insert(last, value);
+                return Ok(());
+            }
+            *find(target, path).ok_or_else(|| unfit("replace", path))? = value;
             Ok(())
         }
         "move" => {
@@ -96,12 +101,16 @@ fn apply(target: &mut Value, operation: &Value, left: &mut usize) -> Result<(), 
             let matched = found == wanted;
             if matched { Ok(()) } else { Err(PatchError::TestFailed(format!("testing value {path} failed"))) }
         }
-        other => Err(malformed(&format!("Unexpected kind: {other}"))),
+        other => Err(unusable(&format!("Unexpected kind: {other}"))),
     }
 }
 
 fn malformed(message: &str) -> PatchError {
     PatchError::Malformed(message.to_owned())
+}
+
+fn unusable(message: &str) -> PatchError {
+    PatchError::Unfit(message.to_owned())
 }
 
 fn unfit(operation: &str, path: &str) -> PatchError {
@@ -119,9 +128,19 @@ fn find<'a>(target: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     }
     path.strip_prefix('/')?.split('/').map(unescape).try_fold(target, |node, token| match node {
         Value::Object(map) => map.get_mut(&token),
-        Value::Array(items) => items.get_mut(token.parse::<usize>().ok()?),
+        Value::Array(items) => {
+            let index = index(&token, items.len())?;
+            items.get_mut(index)
+        }
         _ => None,
     })
+}
+
+/// A place in a list; a negative one counts from its end.
+fn index(token: &str, length: usize) -> Option<usize> {
+    let index = token.parse::<i64>().ok()?;
+    let index = if index < 0 { index.checked_add(i64::try_from(length).ok()?)? } else { index };
+    usize::try_from(index).ok().filter(|index| *index < length)
 }
 
 fn parent<'a>(target: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
@@ -130,10 +149,6 @@ fn parent<'a>(target: &'a mut Value, path: &str) -> Option<(&'a mut Value, Strin
 }
 
 fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
-    if path.is_empty() {
-        *target = value;
-        return Ok(());
-    }
     let (parent, last) = parent(target, path).ok_or_else(|| unfit("add", path))?;
     match parent {
         Value::Object(map) => {
@@ -141,8 +156,8 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
         }
         Value::Array(items) if last == "-" => items.push(value),
         Value::Array(items) => {
-            let index = last.parse::<usize>().ok().filter(|index| *index <= items.len());
-            items.insert(index.ok_or_else(|| unfit("add", path))?, value);
+            let index = index(&last, items.len() + 1).ok_or_else(|| unfit("add", path))?;
+            items.insert(index, value);
         }
         _ => return Err(unfit("add", path)),
     }
@@ -155,8 +170,8 @@ fn remove(target: &mut Value, path: &str, operation: &str) -> Result<Value, Patc
     match parent {
         Value::Object(map) => map.remove(&last).ok_or_else(missing),
         Value::Array(items) => {
-            let index = last.parse::<usize>().ok().filter(|index| *index < items.len());
-            Ok(items.remove(index.ok_or_else(missing)?))
+            let index = index(&last, items.len()).ok_or_else(missing)?;
+            Ok(items.remove(index))
         }
         _ => Err(missing()),
     }
@@ -172,6 +187,9 @@ mod tests {
         check(r#"[{"op":"add","path":"/a/b~1c","value":1}]"#, json!({"a": {"x": [1, 2], "b/c": 1}}));
         check(r#"[{"op":"add","path":"/a/x/-","value":3}]"#, json!({"a": {"x": [1, 2, 3]}}));
         check(r#"[{"op":"remove","path":"/a/x/0"}]"#, json!({"a": {"x": [2]}}));
+        check(r#"[{"op":"remove","path":"/a/x/-1"}]"#, json!({"a": {"x": [1]}}));
+        check(r#"[{"op":"add","path":"/a/x/-1","value":3}]"#, json!({"a": {"x": [1, 2, 3]}}));
+        check(r#"[{"op":"replace","path":"/a/y"}]"#, json!({"a": {"x": [1, 2], "y": null}}));
         check(r#"[{"op":"move","from":"/a/x","path":"/y"}]"#, json!({"a": {}, "y": [1, 2]}));
         check(r#"[{"op":"test","path":"/a/x/1","value":2},{"op":"replace","path":"/a","value":0}]"#, json!({"a": 0}));
     }

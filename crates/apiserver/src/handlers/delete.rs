@@ -1,80 +1,25 @@
 //! DELETE of one object or of a collection: preconditions, grace, propagation, finalizers.
 
+mod options;
+
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
-use api::field::FieldError;
 use api::{ApiError, GroupResource, Object, ObjectExt as _};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::list::{Selection, list_meta};
+pub(crate) use self::options::DeleteOptions;
+use super::list::{Selection, asked_revision, list_meta};
 use super::{Writer, respond_object};
 use crate::admission::{self, Operation};
 use crate::convert;
 use crate::field_manager::Tracking;
-use crate::http::{self, Body, respond};
+use crate::http::{Body, respond};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError};
 use crate::storage::Precondition;
 use crate::strategy;
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct DeleteOptions {
-    pub(crate) grace_period_seconds: Option<i64>,
-    pub(crate) propagation_policy: Option<String>,
-    orphan_dependents: Option<bool>,
-    pub(crate) preconditions: Option<Preconditions>,
-    dry_run: Vec<String>,
-}
-
-impl DeleteOptions {
-    pub(crate) fn is_dry_run(&self) -> bool {
-        self.dry_run.iter().any(|value| value == "All")
-    }
-
-    /// What of them was said, as it was.
-    pub(crate) fn told(&self) -> Object {
-        let conditions = self.preconditions.as_ref().map(|wanted| {
-            let texts = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
-            let said = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text.clone()?.into())));
-            Value::Object(said.collect())
-        });
-        let fields = [
-            ("gracePeriodSeconds", self.grace_period_seconds.map(Value::from)),
-            ("propagationPolicy", self.propagation_policy.clone().map(Value::from)),
-            ("orphanDependents", self.orphan_dependents.map(Value::from)),
-            ("preconditions", conditions),
-        ];
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
-    }
-
-    fn validate(&self) -> Result<(), ApiError> {
-        const POLICIES: [&str; 4] = ["Foreground", "Background", "Orphan", "nil"];
-        let mut errors = Vec::new();
-        if let Some(policy) = &self.propagation_policy {
-            if self.orphan_dependents.is_some() {
-                let detail = "orphanDependents and deletionPropagation cannot be both set";
-                errors.push(FieldError::invalid("propagationPolicy", policy.as_str(), detail));
-            } else if !POLICIES.contains(&policy.as_str()) {
-                errors.push(FieldError::not_supported("propagationPolicy", policy.as_str(), &POLICIES));
-            }
-        }
-        if self.dry_run.iter().any(|value| value != "All") {
-            errors.push(FieldError::not_supported("dryRun", json!(self.dry_run), &["All"]));
-        }
-        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &errors)) }
-    }
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Preconditions {
-    pub(crate) uid: Option<String>,
-    pub(crate) resource_version: Option<String>,
-}
 
 /// What became of a deletion.
 pub(crate) enum Deleted {
@@ -92,10 +37,13 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
-    let options = read_options(context, body).await?;
-    let writer = writer(server, served, context, &options)?;
+    let options = options::read(context, body).await?;
+    let writer = writer(server, served, context, &options);
     match writer.delete(&info.namespace, &info.name, &options).await? {
-        Deleted::Pending(object) => Ok(respond_object(served, StatusCode::OK, context, &accept, &object)),
+        Deleted::Pending(object) => {
+            let status = if options.orphan_dependents == Some(false) { StatusCode::ACCEPTED } else { StatusCode::OK };
+            Ok(respond_object(served, status, context, &accept, &object))
+        }
         Deleted::Gone(object) if strategy::returns_deleted(&served.info.group, &served.info.plural) => {
             Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
         }
@@ -120,10 +68,11 @@ pub(super) async fn collection(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
-    let options = read_options(context, body).await?;
+    super::options::check(&context.query, false)?;
     let selection = Selection::of(served, context)?;
-    let writer = writer(server, served, context, &options)?;
-    server.feed.current().await.map_err(crate::server::store_error)?;
+    let options = options::read(context, body).await?;
+    let writer = writer(server, served, context, &options);
+    asked_revision(server, context).await?;
     let snapshot = writer.cache()?.snapshot();
     let mut items = Vec::new();
     for stored in snapshot.objects.values() {
@@ -148,31 +97,9 @@ fn writer<'a>(
     served: &'a Served,
     context: &'a Context,
     options: &DeleteOptions,
-) -> Result<Writer<'a>, ApiError> {
-    let dry_run = context.dry_run("DeleteOptions")? || options.is_dry_run();
-    Ok(Writer { server, served, context: Some(context), subresource: "", dry_run, tracking: Tracking::None })
-}
-
-async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, ApiError> {
-    let bytes = http::read(body).await?;
-    let mut options = if bytes.is_empty() {
-        DeleteOptions::default()
-    } else {
-        let object = http::decode_object(&context.headers, &bytes, "DeleteOptions")?;
-        serde_json::from_value(Value::Object(object))
-            .map_err(|error| ApiError::bad_request(format!("could not decode DeleteOptions: {error}")))?
-    };
-    if let Some(seconds) = context.query.number("gracePeriodSeconds") {
-        options.grace_period_seconds = Some(seconds);
-    }
-    if let Some(policy) = context.query.get("propagationPolicy") {
-        options.propagation_policy = Some(policy.to_owned());
-    }
-    options.validate()?;
-    if let (None, Some(orphan)) = (&options.propagation_policy, options.orphan_dependents) {
-        options.propagation_policy = Some(if orphan { "Orphan" } else { "Background" }.to_owned());
-    }
-    Ok(options)
+) -> Writer<'a> {
+    let dry_run = options.is_dry_run();
+    Writer { server, served, context: Some(context), subresource: "", dry_run, tracking: Tracking::None }
 }
 
 impl Writer<'_> {
@@ -205,7 +132,9 @@ impl Writer<'_> {
         if !old.is_terminating() {
             self.served.strategy().prepare_for_delete(&mut new);
         }
-        propagate(&mut new, options.propagation_policy.as_deref());
+        if self.served.info.kind != "CustomResourceDefinition" {
+            propagate(&mut new, options, self.served.strategy().orphans_by_default());
+        }
         let grace = self.served.strategy().grace_period(&old, options.grace_period_seconds).unwrap_or(0);
         self.mark(&mut new, &old, grace);
         let pending = !new.finalizers().is_empty() || grace > 0 || is_namespace_held(self.served, &new);
@@ -237,12 +166,14 @@ impl Writer<'_> {
 
     fn check_preconditions(&self, old: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
         let Some(wanted) = &options.preconditions else { return Ok(()) };
-        let checks =
-            [("UID", &wanted.uid, old.uid()), ("ResourceVersion", &wanted.resource_version, old.resource_version())];
-        for (what, wanted, found) in checks {
+        let checks = [
+            ("UID", &wanted.uid, old.uid(), "deleted and then recreated"),
+            ("ResourceVersion", &wanted.resource_version, old.resource_version(), "modified"),
+        ];
+        for (what, wanted, found, happened) in checks {
             if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
                 let why = format!(
-                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been {happened}"
                 );
                 // Upstream names the kind here, not the resource.
                 let kind = GroupResource { group: &self.served.info.group, resource: &self.served.info.kind };
@@ -282,20 +213,63 @@ fn is_namespace_held(served: &Served, object: &Object) -> bool {
     served.info.kind == "Namespace" && finalizers.is_some_and(|list| !list.is_empty())
 }
 
-/// The garbage collector reads the policy from finalizers.
-fn propagate(object: &mut Object, policy: Option<&str>) {
-    let wanted = match policy {
-        Some("Foreground") => Some("foregroundDeletion"),
-        Some("Orphan") => Some("orphan"),
-        Some(_) => None,
-        None => return,
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// The garbage collector reads the policy from finalizers. What is asked for counts before what the object says, and that
+/// before what its kind has always done.
+fn propagate(object: &mut Object, options: &DeleteOptions, orphans_by_default: bool) {
+    let before: Vec<String> = object.finalizers().into_iter().map(ToOwned::to_owned).collect();
+    let asked = match (options.orphan_dependents, options.propagation_policy.as_deref()) {
+        (Some(orphan), _) => Some(orphan.then_some(ORPHAN)),
+        (None, Some("Orphan")) => Some(Some(ORPHAN)),
+        (None, Some("Foreground")) => Some(Some(FOREGROUND)),
+        (None, Some("Background")) => Some(None),
+        (None, _) => None,
     };
-    let mut finalizers: Vec<String> = object.finalizers().into_iter().map(ToOwned::to_owned).collect();
-    finalizers.retain(|f| f != "foregroundDeletion" && f != "orphan");
-    finalizers.extend(wanted.map(ToOwned::to_owned));
-    if finalizers.is_empty() {
+    let is_policy = |finalizer: &&str| matches!(*finalizer, FOREGROUND | ORPHAN);
+    let said = || before.iter().map(String::as_str).find(is_policy);
+    let wanted = asked.unwrap_or_else(|| said().or_else(|| orphans_by_default.then_some(ORPHAN)));
+    let mut said = before.iter().map(String::as_str).filter(is_policy);
+    if said.next() == wanted && said.all(|other| Some(other) == wanted) {
+        return;
+    }
+    let mut after = before.clone();
+    after.retain(|finalizer| !is_policy(&finalizer.as_str()));
+    after.extend(wanted.map(ToOwned::to_owned));
+    if after.is_empty() {
         object.metadata().remove("finalizers");
     } else {
-        object.metadata().insert("finalizers".into(), json!(finalizers));
+        object.metadata().insert("finalizers".into(), json!(after));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_say_what_becomes_of_dependents() {
+        check(json!({}), &[], false, &[]);
+        check(json!({}), &[], true, &["orphan"]);
+        check(json!({}), &["foregroundDeletion", "a/b"], true, &["foregroundDeletion", "a/b"]);
+        check(json!({"orphanDependents": false}), &["a/b"], true, &["a/b"]);
+        check(json!({"propagationPolicy": "Background"}), &["orphan"], true, &[]);
+        check(json!({"propagationPolicy": "Foreground"}), &["orphan", "a/b"], true, &["a/b", "foregroundDeletion"]);
+        check(
+            json!({"propagationPolicy": "Foreground"}),
+            &["foregroundDeletion", "a/b"],
+            false,
+            &["foregroundDeletion", "a/b"],
+        );
+        check(json!({"propagationPolicy": "Orphan"}), &["foregroundDeletion", "orphan"], false, &["orphan"]);
+    }
+
+    #[track_caller]
+    fn check(options: Value, before: &[&str], orphans_by_default: bool, want: &[&str]) {
+        let mut object = Object::new();
+        object.metadata().insert("finalizers".into(), json!(before));
+        propagate(&mut object, &serde_json::from_value(options.clone()).unwrap(), orphans_by_default);
+        assert_eq!(object.finalizers(), want, "{options} {before:?}");
     }
 }

@@ -225,22 +225,8 @@ async fn page(
         }
         return continued(server, served, selection, token, limit).await;
     }
+    let wanted = asked_revision(server, context).await?;
     let asked = context.query.get("resourceVersion").unwrap_or_default();
-    let wanted = if asked.is_empty() {
-        0
-    } else {
-        options::revision(asked).map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?
-    };
-    match asked {
-        "" => server.feed.current().await.map(|_| ()).map_err(store_error)?,
-        "0" => (),
-        _ => {
-            let current = server.feed.current().await.map_err(store_error)?;
-            if wanted > current {
-                return Err(options::too_large(wanted, current));
-            }
-        }
-    }
     // Whatever is at hand is given whole.
     let limit = if asked == "0" { 0 } else { limit };
     let exact = context.query.get("resourceVersionMatch") == Some("Exact");
@@ -267,6 +253,20 @@ async fn page(
         .filter(|(_, item)| selection.matches(item))
         .map(|(_, item)| item.clone());
     Ok(cut(revision, items, limit, selection))
+}
+
+/// The revision a list is to be at least of, once it is reached.
+pub(super) async fn asked_revision(server: &Arc<ApiServer>, context: &Context) -> Result<i64, ApiError> {
+    let asked = context.query.get("resourceVersion").unwrap_or_default();
+    let refuse = |why| ApiError::bad_request(format!("invalid resource version: {why}"));
+    let wanted = if asked.is_empty() { 0 } else { options::revision(asked).map_err(refuse)? };
+    if asked != "0" {
+        let current = server.feed.current().await.map_err(store_error)?;
+        if wanted > current {
+            return Err(options::too_large(wanted, current));
+        }
+    }
+    Ok(wanted)
 }
 
 /// Takes one page and, where more follows, says where.

@@ -4,16 +4,14 @@ use api::ApiError;
 use api::field::FieldError;
 use api::status::{Cause, Details};
 
-use crate::http::Query;
+use crate::http::{Query, parse_int};
 
 const MATCH: &str = "resourceVersionMatch";
 
 /// Refuses what upstream refuses of a list or, if `watch`, of a watch.
 pub(super) fn check(query: &Query, watch: bool) -> Result<(), ApiError> {
     for name in ["limit", "timeoutSeconds"] {
-        if let Some(text) = query.get(name).filter(|text| text.parse::<i64>().is_err()) {
-            return Err(ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")));
-        }
+        query.first(name).map(parse_int).transpose()?;
     }
     let errors = if watch { of_watch(query) } else { of_list(query) };
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", &errors)) }
@@ -65,7 +63,7 @@ fn of_watch(query: &Query) -> Vec<FieldError> {
 
 /// A resource version that is a number; how upstream complains of another depends on who asks.
 pub(super) fn revision(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| {
+    text.parse().ok().filter(|revision| *revision >= 0).ok_or_else(|| {
         format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
     })
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode, header};
 use api::field::FieldError;
-use api::patch::{json_patch, merge_patch};
+use api::schema::Type;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Writer, apply, now};
+use super::patch::{self, Format, Patch};
+use super::{Writer, apply, now, update, wrong_kind};
 use crate::field_manager::{self, FieldManager, Tracking};
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
@@ -46,29 +47,47 @@ pub(super) async fn answer(
         let change = |live: &Object| fields.apply(Some(live), &config, &manager, force, &now());
         writer.update(&info.namespace, &info.name, change).await?
     } else {
+        let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
+        let patch = match info.verb {
+            "patch" => Some(Format::of(content_type).ok_or_else(patch::unsupported)?),
+            _ => None,
+        };
         let bytes = http::read(body).await?;
-        let is_json_patch = content_type.starts_with("application/json-patch");
-        let value: Value = match info.verb {
-            "patch" => serde_json::from_slice(&bytes).map_err(|e| ApiError::bad_request(e.to_string()))?,
-            _ => Value::Object(http::decode_object(&context.headers, &bytes, "Scale")?),
+        let patch = patch.map(|format| Patch::read(format, &bytes)).transpose()?;
+        let whole = match patch {
+            None => http::decode_object(&context.headers, &bytes, "Scale")?,
+            Some(_) => Object::new(),
         };
         let change = |current: &Object| {
-            let mut scale = Value::Object(shown(served, current));
-            match (info.verb, is_json_patch) {
-                ("patch", true) => json_patch(&mut scale, &value).map_err(|e| ApiError::bad_request(e.to_string()))?,
-                ("patch", false) => merge_patch(&mut scale, &value),
-                _ => scale = value.clone(),
-            }
-            let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
-            api::decode::conform(&mut scale, schema).map_err(|error| ApiError::bad_request(error.to_string()))?;
-            match scale {
-                Value::Object(scale) => scaled(served, current, &scale),
-                _ => Err(ApiError::bad_request("the patched object is not an object")),
-            }
+            let scale = match &patch {
+                None => typed(schema, whole.clone())?,
+                Some(patch) => {
+                    let patched = patch.apply(&shown(served, current), schema)?;
+                    typed(schema, patched.clone()).map_err(|error| patch.refuse(patched, error))?
+                }
+            };
+            update::check_place(served, info, &scale)?;
+            scaled(served, current, &scale)
         };
         writer.update(&info.namespace, &info.name, change).await?
     };
     Ok(respond(StatusCode::OK, &accept, &Value::Object(of(served, &object)?)))
+}
+
+/// An object that is a Scale, or says nothing else.
+fn typed(schema: &Type, scale: Object) -> Result<Object, ApiError> {
+    let (kind, version) = (scale.text(&["kind"]), scale.text(&["apiVersion"]));
+    if !matches!(kind, "" | "Scale") || !matches!(version, "" | SCALE_VERSION) {
+        return Err(wrong_kind("Scale", SCALE_VERSION, kind, version));
+    }
+    let mut value = Value::Object(scale);
+    let refuse =
+        |why: String| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
+    api::decode::conform(&mut value, schema).map_err(|error| refuse(error.to_string()))?;
+    match value {
+        Value::Object(scale) => Ok(scale),
+        _ => Err(refuse("not an object".into())),
+    }
 }
 
 /// An applied Scale as the part of its workload that it speaks of.
@@ -171,7 +190,7 @@ fn shown(served: &Served, object: &Object) -> Object {
         ("kind", "Scale".into()),
         ("apiVersion", SCALE_VERSION.into()),
         ("metadata", Value::Object(metadata)),
-        ("spec", json!({"replicas": replicas.unwrap_or_else(|| json!(0))})),
+        ("spec", replicas.filter(|count| *count != 0).map_or_else(|| json!({}), |count| json!({"replicas": count}))),
         ("status", status),
     ];
     fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()

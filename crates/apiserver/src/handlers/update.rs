@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
-use api::{ApiError, ObjectExt as _};
+use api::{ApiError, Object, ObjectExt as _};
 
 use super::{Writer, read_object, respond_object};
 use crate::auth;
@@ -23,22 +23,7 @@ pub(super) async fn answer(
     let accept = context.accept()?;
     let info = &context.info;
     let object = read_object(served, context, body).await?;
-    let own = object.name();
-    if own.is_empty() {
-        return Err(ApiError::bad_request("name must be provided"));
-    }
-    if own != info.name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({own}) does not match the name on the URL ({})",
-            info.name
-        )));
-    }
-    let namespace = object.namespace();
-    if served.info.namespaced && !namespace.is_empty() && namespace != info.namespace {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    check_place(served, info, &object)?;
     let manager = field_manager::of_request(context, "UpdateOptions")?;
     let tracking = Tracking::Update(&manager);
     let writer = Writer {
@@ -58,4 +43,24 @@ pub(super) async fn answer(
         }
         updated => Ok(respond_object(served, StatusCode::OK, context, &accept, &updated?)),
     }
+}
+
+/// What is written is called as its path says, and lies there.
+pub(super) fn check_place(served: &Served, info: &RequestInfo, object: &Object) -> Result<(), ApiError> {
+    let (own, name) = (object.name(), &info.name);
+    if own.is_empty() {
+        let why = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::bad_request(why));
+    }
+    if own != name {
+        let why = format!("the name of the object ({own}) does not match the name on the URL ({name})");
+        return Err(ApiError::bad_request(why));
+    }
+    let namespace = object.namespace();
+    if served.info.namespaced && !namespace.is_empty() && namespace != info.namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
 }

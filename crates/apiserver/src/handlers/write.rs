@@ -19,6 +19,7 @@ use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
 use crate::storage::{Beside, Cache, Precondition, Stored};
+use crate::strategy;
 
 /// More lost races than this on one object mean that something is wrong.
 const MAX_RETRIES: usize = 100;
@@ -175,13 +176,13 @@ impl Writer<'_> {
             ));
         }
         if !object.resource_version().is_empty() {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         let metadata = object.metadata();
         if self.served.info.namespaced {
             metadata.insert("namespace".into(), namespace.into());
         }
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             metadata.remove(field);
         }
         Ok(())
@@ -216,11 +217,18 @@ impl Writer<'_> {
         old: &Object,
         mut new: Object,
     ) -> Result<Object, ServerError> {
-        let asked = new.resource_version().to_owned();
+        let asked = match new.resource_version() {
+            "0" => String::new(),
+            asked => asked.to_owned(),
+        };
+        if !asked.is_empty() && asked.parse::<u64>().is_err() {
+            let why = format!("strconv.ParseUint: parsing {asked:?}: invalid syntax");
+            return Err(ApiError::new(500, "", why).into());
+        }
         if !asked.is_empty() && asked != old.resource_version() {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
-        if asked.is_empty() && self.served.strategy().needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+        if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
             // Upstream names the resource here, not the kind, and shows the number as it is in memory.
             let (group, resource) = (&self.served.info.group, &self.served.info.plural);
             let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
@@ -228,7 +236,9 @@ impl Writer<'_> {
             return Err(ApiError::invalid(group, resource, name, &[error]).into());
         }
         let own_uid = new.uid();
-        if !own_uid.is_empty() && own_uid != old.uid() {
+        // A patch says what the object is to be, not which one is meant: there the identity is a field like others.
+        let is_patch = self.context.is_some_and(|context| context.info.verb == "patch") && !self.tracking.is_scale();
+        if !own_uid.is_empty() && own_uid != old.uid() && !is_patch {
             let key = format!("/registry/{}/{}", self.served.info.storage_prefix(), self.served.key(namespace, name));
             let why = format!(
                 "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
@@ -261,7 +271,7 @@ impl Writer<'_> {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
         self.count_generation(&mut new, old);
-        let mut errors = api::validation::object_meta_update(&new, old);
+        let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
         if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
             errors.extend(self.served.strategy().validate(&new));
             if self.subresource.is_empty() {
@@ -289,6 +299,11 @@ impl Writer<'_> {
     }
 
     /// What is stored was encrypted with a key of the past, so that writing it again changes something.
+    fn needs_version(&self) -> bool {
+        let info = &self.served.info;
+        self.served.strategy().needs_version() || strategy::needs_version(&info.group, &info.plural)
+    }
+
     async fn is_stale(&self, key: &str) -> bool {
         match (&self.server.encryption, &self.served.cache) {
             (Some(encryption), Some(cache)) => encryption.is_stale(format!("{}{key}", cache.prefix)).await,
@@ -378,7 +393,11 @@ impl Writer<'_> {
             let fields = object.iter().filter(|(key, _)| counted(key));
             fields.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        let generation = if content(new) == content(old) { before } else { before + 1 };
+        let annotations = |object: &Object| object.at(&["metadata", "annotations"]).and_then(Value::as_object).cloned();
+        let is_annotated = self.served.strategy().counts_annotations()
+            && self.subresource.is_empty()
+            && annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default();
+        let generation = if content(new) == content(old) && !is_annotated { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
 }
@@ -446,14 +465,9 @@ fn keep_system_metadata(new: &mut Object, old: &Object) {
         "generation",
     ] {
         let missing = new.at(&["metadata", field]).is_none_or(Value::is_null);
-        if let (true, Some(value)) = (missing || field == "generation", old.at(&["metadata", field])) {
+        let is_kept = matches!(field, "creationTimestamp" | "deletionTimestamp" | "generation");
+        if let (true, Some(value)) = (missing || is_kept, old.at(&["metadata", field])) {
             new.metadata().insert(field.into(), value.clone());
-        }
-    }
-    // A client cannot ask for deletion by writing a timestamp.
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-        if old.at(&["metadata", field]).is_none() {
-            new.metadata().remove(field);
         }
     }
     new.metadata().remove("selfLink");

@@ -7,6 +7,9 @@ use http::{HeaderMap, header};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
+/// What upstream reads first of any object.
+const TYPED: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 /// How much of a body that makes no sense is shown.
 const SHOWN: usize = 30;
 /// What references in a YAML document may stand for in all: each can stand for many that stand for many.
@@ -23,17 +26,33 @@ pub(crate) fn decode_tracked(
     bytes: &[u8],
     wanted: &str,
 ) -> Result<(Object, Vec<String>), ApiError> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
-    let media = content_type.split(';').next().unwrap_or_default().trim();
     let unrecognized = |why: &dyn std::fmt::Display| {
         let shown = summary(bytes);
         ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {wanted}): {why} ({shown})"
         ))
     };
+    decode_with(headers, bytes, wanted, unrecognized)
+}
+
+/// The same of what is no object of a resource; why it cannot be read is told as it is.
+pub(crate) fn decode_bare(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> Result<Object, ApiError> {
+    Ok(decode_with(headers, bytes, wanted, |why| ApiError::bad_request(why.to_string()))?.0)
+}
+
+fn decode_with(
+    headers: &HeaderMap,
+    bytes: &[u8],
+    wanted: &str,
+    unrecognized: impl Fn(&dyn std::fmt::Display) -> ApiError,
+) -> Result<(Object, Vec<String>), ApiError> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    let media = content_type.split(';').next().unwrap_or_default().trim();
     let (value, duplicates) = match media {
-        "application/json" | "" => api::json::parse(bytes)
-            .map_err(|error| unrecognized(&format!("couldn't get version/kind; json parse error: {error}")))?,
+        "application/json" | "" => api::json::parse(bytes).map_err(|error| {
+            let why = api::json::complaint(bytes).unwrap_or_else(|| error.to_string());
+            unrecognized(&format!("couldn't get version/kind; json parse error: {why}"))
+        })?,
         "application/yaml" | "text/yaml" => (yaml(bytes)?, Vec::new()),
         "application/vnd.kubernetes.protobuf" => {
             return Ok((from_protobuf(bytes, wanted, unrecognized)?, Vec::new()));
@@ -47,7 +66,11 @@ pub(crate) fn decode_tracked(
     };
     match value {
         Value::Object(object) => Ok((object, duplicates)),
-        _ => Err(unrecognized(&"couldn't get version/kind; json parse error: it is not an object")),
+        Value::Null => Ok((Object::new(), duplicates)),
+        other => Err(unrecognized(&format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type {TYPED}",
+            api::decode::go_kind(&other)
+        ))),
     }
 }
 

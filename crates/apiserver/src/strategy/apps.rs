@@ -106,6 +106,10 @@ impl Strategy for Deployments {
         true
     }
 
+    fn counts_annotations(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Object) {
         template_defaults(object, &["spec"]);
         set_default(object, &["spec", "replicas"], 1);
@@ -231,6 +235,10 @@ fn replica_counts(status: &At<'_>) {
 pub(super) struct ReplicationControllers;
 
 impl Strategy for ReplicationControllers {
+    fn orphans_by_default(&self) -> bool {
+        true
+    }
+
     fn selectable_fields(&self) -> &'static [&'static str] {
         &["status.replicas"]
     }

@@ -16,6 +16,10 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 pub(super) struct Jobs;
 
 impl Strategy for Jobs {
+    fn orphans_by_default(&self) -> bool {
+        true
+    }
+
     fn selectable_fields(&self) -> &'static [&'static str] {
         &["status.successful"]
     }
