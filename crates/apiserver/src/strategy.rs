@@ -25,6 +25,7 @@ mod resource;
 mod service;
 mod storage;
 mod trust_bundles;
+mod warnings;
 
 pub use self::pod_validation::allow_privileged;
 
@@ -132,6 +133,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("", "nodes") => &node::Nodes,
         ("", "secrets") => &core::Secrets,
         ("", "configmaps") => &core::ConfigMaps,
+        ("", "serviceaccounts") => &core::ServiceAccounts,
         ("" | "events.k8s.io", "events") => &events::Events,
         ("", "limitranges") => &quota::LimitRanges,
         ("", "resourcequotas") => &quota::ResourceQuotas,
@@ -186,6 +188,20 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flowcontrol::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &flowcontrol::PriorityLevelConfigurations,
         _ => &Plain,
+    }
+}
+
+/// The kinds of which a PUT must say which version it replaces.
+pub(crate) fn needs_version(group: &str, plural: &str) -> bool {
+    match group {
+        "admissionregistration.k8s.io" | "apiregistration.k8s.io" | "internal.apiserver.k8s.io" => true,
+        "storagemigration.k8s.io" => true,
+        "certificates.k8s.io" => matches!(plural, "clustertrustbundles" | "podcertificaterequests"),
+        "coordination.k8s.io" | "node.k8s.io" | "policy" => true,
+        "storage.k8s.io" => {
+            matches!(plural, "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments")
+        }
+        _ => false,
     }
 }
 

@@ -19,6 +19,7 @@ use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
 use crate::storage::{Beside, Cache, Precondition, Stored};
+use crate::strategy;
 
 /// More lost races than this on one object mean that something is wrong.
 const MAX_RETRIES: usize = 100;
@@ -220,12 +221,13 @@ impl Writer<'_> {
         if !asked.is_empty() && asked != old.resource_version() {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
-        if asked.is_empty() && self.served.strategy().needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+        let (group, plural) = (&self.served.info.group, &self.served.info.plural);
+        let needs_version = self.served.strategy().needs_version() || strategy::needs_version(group, plural);
+        if asked.is_empty() && needs_version && matches!(self.tracking, Tracking::Update(_)) {
             // Upstream names the resource here, not the kind, and shows the number as it is in memory.
-            let (group, resource) = (&self.served.info.group, &self.served.info.plural);
             let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             error.value = "0".to_owned();
-            return Err(ApiError::invalid(group, resource, name, &[error]).into());
+            return Err(ApiError::invalid(group, plural, name, &[error]).into());
         }
         let own_uid = new.uid();
         if !own_uid.is_empty() && own_uid != old.uid() {

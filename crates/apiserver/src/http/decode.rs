@@ -47,7 +47,17 @@ pub(crate) fn decode_tracked(
     };
     match value {
         Value::Object(object) => Ok((object, duplicates)),
-        _ => Err(unrecognized(&"couldn't get version/kind; json parse error: it is not an object")),
+        other => {
+            let found = match other {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                _ => "bool",
+            };
+            Err(unrecognized(&format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+            )))
+        }
     }
 }
 
