@@ -99,6 +99,7 @@ fn label_keys(at: &At<'_>, field: &str) {
     let keys = at.field(field);
     if !keys.is_empty() && !at.field("labelSelector").exists() {
         keys.forbidden("must not be specified when labelSelector is not set");
+        return;
     }
     keys.items().iter().for_each(|key| key.named(is_qualified_name));
 }
