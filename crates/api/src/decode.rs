@@ -2,8 +2,11 @@
 //!
 //! Messages are those of upstream's decoder, which clients and users know.
 
+mod go;
+
 use serde_json::Value;
 
+use self::go::{embedded, go_struct, go_type, short_name, time};
 use crate::field::Path;
 use crate::quantity::Quantity;
 use crate::schema::{Field, Shape, Type, Zero};
@@ -21,6 +24,8 @@ pub enum DecodeError {
 }
 
 const MAX_DEPTH: usize = 1000;
+const NOT_A_QUANTITY: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
 /// What Go calls a JSON value of this kind.
 pub fn go_kind(value: &Value) -> &'static str {
@@ -127,7 +132,7 @@ pub fn conform(value: &mut Value, schema: &Type) -> Result<Vec<String>, DecodeEr
         return conform_custom(value, custom, Malformed::Refused);
     }
     let mut walk = Walk { path: Vec::new(), unknown: Vec::new(), depth: 0 };
-    walk.object(value, schema)?;
+    walk.object(value, schema, schema)?;
     Ok(walk.unknown)
 }
 
@@ -171,34 +176,39 @@ struct Walk {
 
 enum Step {
     Field(String),
+    /// What upstream names in the place of a wrong type, and nowhere else.
+    Embedded(&'static str),
+    /// What upstream does not name there.
     Key(String),
     Index(usize),
 }
 
 impl Walk {
-    fn object(&mut self, value: &mut Value, schema: &Type) -> Result<(), DecodeError> {
+    /// `owner` is the struct that holds the value, which is what upstream names.
+    fn object(&mut self, value: &mut Value, schema: &Type, owner: &Type) -> Result<(), DecodeError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(DecodeError::TooDeep);
         }
         let Value::Object(map) = value else {
-            let wanted = go_struct(schema);
-            return Err(self.mismatch(value, schema, wanted));
+            return Err(self.mismatch(value, owner, go_struct(schema)));
         };
         // A null is Go's zero value, and zero values are left out.
         map.retain(|_, value| !value.is_null());
-        let unknown: Vec<String> = map.keys().filter(|key| schema.field(key).is_none()).cloned().collect();
-        for key in unknown {
-            map.remove(&key);
-            self.unknown.push(self.render(Some(&key)));
-        }
+        let mut unknown = Vec::new();
         for (key, value) in map.iter_mut() {
-            if let Some(field) = schema.field(key) {
-                self.path.push(Step::Field(key.clone()));
-                self.shape(value, &field.shape, schema)?;
-                self.path.pop();
-            }
+            let Some(field) = schema.field(key) else {
+                unknown.push(key.clone());
+                self.unknown.push(self.render(key));
+                continue;
+            };
+            let within = self.path.len();
+            self.path.extend(embedded(schema, key).map(Step::Embedded));
+            self.path.push(Step::Field(key.clone()));
+            self.shape(value, &field.shape, schema)?;
+            self.path.truncate(within);
         }
+        unknown.iter().for_each(|key| drop(map.remove(key)));
         settle_zeros(map, schema);
         self.depth -= 1;
         Ok(())
@@ -217,14 +227,13 @@ impl Walk {
             (Shape::Bytes, Value::String(text)) => return self.bytes(text),
             (Shape::Time | Shape::MicroTime, Value::String(text)) => return time(text),
             (Shape::Quantity, value @ (Value::String(_) | Value::Number(_))) => return quantity(value),
-            (Shape::Object(schema), value) => return self.object(value, schema),
+            (Shape::Quantity, _) => return Err(DecodeError::Value(NOT_A_QUANTITY.into())),
+            (Shape::Object(schema), value) => return self.object(value, schema, owner),
             (Shape::List(inner), Value::Array(items)) => return self.list(items, inner, owner),
             (Shape::Map(inner), Value::Object(map)) => {
-                if !matches!(**inner, Shape::Any) {
-                    map.retain(|_, value| !value.is_null());
-                }
                 for (key, value) in map {
                     self.path.push(Step::Key(key.clone()));
+                    unset(value, inner);
                     self.shape(value, inner, owner)?;
                     self.path.pop();
                 }
@@ -238,9 +247,7 @@ impl Walk {
     fn list(&mut self, items: &mut [Value], inner: &Shape, owner: &Type) -> Result<(), DecodeError> {
         for (index, item) in items.iter_mut().enumerate() {
             self.path.push(Step::Index(index));
-            if item.is_null() && matches!(inner, Shape::Object(_)) {
-                *item = Value::Object(serde_json::Map::new());
-            }
+            unset(item, inner);
             self.shape(item, inner, owner)?;
             self.path.pop();
         }
@@ -249,11 +256,12 @@ impl Walk {
 
     fn bytes(&self, text: &str) -> Result<(), DecodeError> {
         use base64::Engine as _;
-        let decoded = base64::engine::general_purpose::STANDARD.decode(text.replace(['\r', '\n'], ""));
-        let offset = match decoded {
+        let text = text.replace(['\r', '\n'], "");
+        let offset = match base64::engine::general_purpose::STANDARD.decode(&text) {
             Ok(_) => return Ok(()),
             Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => at,
-            Err(_) => text.len(),
+            // Four characters are read at a time.
+            Err(_) => text.len() / 4 * 4,
         };
         Err(DecodeError::Value(format!("illegal base64 data at input byte {offset}")))
     }
@@ -265,26 +273,43 @@ impl Walk {
         };
         let fields = self.path.iter().filter_map(|step| match step {
             Step::Field(name) => Some(name.as_str()),
+            Step::Embedded(name) => Some(*name),
             Step::Key(_) | Step::Index(_) => None,
         });
         let path: Vec<&str> = fields.collect();
+        if path.is_empty() {
+            return DecodeError::Value(format!("json: cannot unmarshal {found} into Go value of type {wanted}"));
+        }
         DecodeError::Mismatch { found, place: format!("{}.{}", short_name(owner), path.join(".")), wanted }
     }
 
-    fn render(&self, last: Option<&str>) -> String {
+    /// The place of the field `last` of the object that is walked.
+    fn render(&self, last: &str) -> String {
         let mut text = String::new();
         for step in &self.path {
             match step {
                 Step::Index(index) => text.push_str(&format!("[{index}]")),
                 Step::Field(name) | Step::Key(name) if text.is_empty() => text.push_str(name),
                 Step::Field(name) | Step::Key(name) => text.push_str(&format!(".{name}")),
+                Step::Embedded(_) => (),
             }
         }
-        match (last, text.is_empty()) {
-            (Some(last), true) => last.to_owned(),
-            (Some(last), false) => format!("{text}.{last}"),
-            (None, _) => text,
-        }
+        if text.is_empty() { last.to_owned() } else { format!("{text}.{last}") }
+    }
+}
+
+/// A null among others is Go's zero value, and keeps its place.
+fn unset(value: &mut Value, shape: &Shape) {
+    if value.is_null() {
+        *value = match shape {
+            Shape::Object(_) => Value::Object(serde_json::Map::new()),
+            Shape::String | Shape::Bytes => "".into(),
+            Shape::Bool => false.into(),
+            Shape::Int32 | Shape::Int64 | Shape::Double | Shape::IntOrString => 0.into(),
+            Shape::Quantity => "0".into(),
+            Shape::List(_) => Value::Array(Vec::new()),
+            _ => return,
+        };
     }
 }
 
@@ -296,40 +321,6 @@ fn quantity(value: &mut Value) -> Result<(), DecodeError> {
     let parsed = Quantity::parse(&text).map_err(|error| DecodeError::Value(error.to_string()))?;
     *value = Value::String(parsed.to_string());
     Ok(())
-}
-
-fn time(text: &str) -> Result<(), DecodeError> {
-    let parsed = text.parse::<jiff::Timestamp>();
-    parsed.map(|_| ()).map_err(|_| {
-        DecodeError::Value(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?}"))
-    })
-}
-
-fn short_name(schema: &Type) -> &str {
-    schema.name.rsplit('.').next().unwrap_or_default()
-}
-
-fn go_struct(schema: &Type) -> String {
-    let mut parts = schema.name.rsplit('.');
-    let (name, version) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    format!("{version}.{name}")
-}
-
-fn go_type(shape: &Shape) -> String {
-    match shape {
-        Shape::String | Shape::Time | Shape::MicroTime => "string".into(),
-        Shape::Bool => "bool".into(),
-        Shape::Int32 => "int32".into(),
-        Shape::Int64 => "int64".into(),
-        Shape::Double => "float64".into(),
-        Shape::Bytes => "[]uint8".into(),
-        Shape::Quantity => "resource.Quantity".into(),
-        Shape::IntOrString => "intstr.IntOrString".into(),
-        Shape::Any | Shape::SchemaOr(_) => "interface {}".into(),
-        Shape::Object(schema) => go_struct(schema),
-        Shape::List(inner) => format!("[]{}", go_type(inner)),
-        Shape::Map(inner) => format!("map[string]{}", go_type(inner)),
-    }
 }
 
 #[cfg(test)]
@@ -364,6 +355,34 @@ mod tests {
     #[track_caller]
     fn check(mut value: Value, want: &str) {
         assert_eq!(conform(&mut value, deployment()).unwrap_err().to_string(), want);
+    }
+
+    #[test]
+    fn a_wrong_type_is_told_of_the_struct_that_holds_it() {
+        check(
+            json!({"spec": {"template": {"spec": {"volumes": ["x"]}}}}),
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.template.spec.volumes of type v1.Volume",
+        );
+        check(
+            json!({"spec": {"template": {"spec": {"volumes": [{"emptyDir": 5}]}}}}),
+            "json: cannot unmarshal number into Go struct field Volume.spec.template.spec.volumes.VolumeSource.emptyDir of type v1.EmptyDirVolumeSource",
+        );
+        check(
+            json!({"metadata": {"labels": {"a": 5}}}),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+        );
+        check(
+            json!({"metadata": {"creationTimestamp": "2020-x"}}),
+            "parsing time \"2020-x\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"x\" as \"01\"",
+        );
+    }
+
+    #[test]
+    fn a_null_among_others_is_a_zero() {
+        let mut value = json!({"metadata": {"labels": {"a": null}, "finalizers": [null]}, "spec": null});
+        conform(&mut value, deployment()).unwrap();
+        assert_eq!(value["metadata"]["labels"], json!({"a": ""}));
+        assert_eq!(value["metadata"]["finalizers"], json!([""]));
     }
 
     #[test]

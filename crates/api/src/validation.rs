@@ -43,6 +43,11 @@ impl NameRule {
 }
 
 fn too_long(max: usize) -> String {
+    format!("must be no more than {max} characters")
+}
+
+/// What upstream says of keys and values of labels, and of all that is named like them.
+fn too_long_in_bytes(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
@@ -164,14 +169,18 @@ pub fn is_qualified_name(text: &str) -> Vec<String> {
             name
         }
         Some((prefix, name)) => {
-            errors.extend(is_subdomain(prefix).into_iter().map(|error| format!("prefix part {error}")));
+            let found = is_subdomain(prefix).into_iter().map(|error| match error == too_long(SUBDOMAIN_MAX) {
+                true => too_long_in_bytes(SUBDOMAIN_MAX),
+                false => error,
+            });
+            errors.extend(found.map(|error| format!("prefix part {error}")));
             name
         }
     };
     if name.is_empty() {
         errors.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_MAX {
-        errors.push(format!("name part {}", too_long(LABEL_MAX)));
+        errors.push(format!("name part {}", too_long_in_bytes(LABEL_MAX)));
     }
     if !name_part(name) {
         errors.push(QUALIFIED_MESSAGE.to_owned());
@@ -182,7 +191,7 @@ pub fn is_qualified_name(text: &str) -> Vec<String> {
 pub fn is_label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_MAX {
-        errors.push(too_long(LABEL_MAX));
+        errors.push(too_long_in_bytes(LABEL_MAX));
     }
     if !text.is_empty() && !name_part(text) {
         errors.push(LABEL_VALUE_MESSAGE.to_owned());

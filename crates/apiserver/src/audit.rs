@@ -10,7 +10,7 @@ mod policy;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use ::http::{Request, Response};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use api::{ApiError, UserInfo};
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -26,6 +26,16 @@ use crate::pipeline::Context;
 use crate::server::ApiServer;
 
 /// Why nothing can be logged.
+/// What a request is called where it is told of.
+pub(crate) const ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// The name its sender gave it, or one of its own.
+pub(crate) fn id(headers: &HeaderMap) -> HeaderValue {
+    let given = headers.get(ID).filter(|id| !id.is_empty());
+    let random = || uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string();
+    given.cloned().unwrap_or_else(|| HeaderValue::try_from(random()).unwrap_or(HeaderValue::from_static("")))
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     #[error("the audit policy cannot be read: {0}")]

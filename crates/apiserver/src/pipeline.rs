@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::http::{HeaderMap, HeaderValue, Request, Response};
+use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use api::field::FieldError;
 use api::{ApiError, UserInfo};
 use futures::FutureExt as _;
@@ -16,10 +16,11 @@ use serde_json::json;
 use tracing::Instrument as _;
 
 use crate::aggregator::{described, proxy};
+use crate::audit::ClientAddress;
 use crate::http::{Accept, Body, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
+use crate::{audit, auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -135,6 +136,7 @@ impl ApiServer {
         if let Some(response) = page.as_ref().and_then(|page| page.preflight(request.method())) {
             return response;
         }
+        let is_remote = request.extensions().get::<ClientAddress>().is_some();
         let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
@@ -155,6 +157,13 @@ impl ApiServer {
         }
         // Who answered for this server says itself how it was let in.
         let is_own = response.extensions().get::<Verbatim>().is_none();
+        if is_own && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let caching = response.headers_mut().entry("cache-control");
+            caching.or_insert(HeaderValue::from_static("no-cache, private"));
+        }
+        if is_own && is_remote {
+            response.headers_mut().entry(audit::ID).or_insert_with(|| audit::id(&context.headers));
+        }
         if let Some((schema, level)) = context.flow.take().filter(|_| is_own) {
             response.headers_mut().insert("x-kubernetes-pf-flowschema-uid", schema);
             response.headers_mut().insert("x-kubernetes-pf-prioritylevel-uid", level);
@@ -295,7 +304,5 @@ fn finished(context: &Context, mut response: Response<Body>) -> Response<Body> {
         response = gzip::compress(response);
     }
     add_warnings(&mut response, &context.notes.warnings.lock());
-    let caching = response.headers_mut().entry("cache-control");
-    caching.or_insert(HeaderValue::from_static("no-cache, private"));
     response
 }

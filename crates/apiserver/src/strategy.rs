@@ -25,6 +25,7 @@ mod resource;
 mod service;
 mod storage;
 mod trust_bundles;
+mod warnings;
 
 pub use self::pod_validation::allow_privileged;
 
@@ -142,6 +143,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("", "nodes") => &node::Nodes,
         ("", "secrets") => &core::Secrets,
         ("", "configmaps") => &core::ConfigMaps,
+        ("", "serviceaccounts") => &core::ServiceAccounts,
         ("" | "events.k8s.io", "events") => &events::Events,
         ("", "limitranges") => &quota::LimitRanges,
         ("", "resourcequotas") => &quota::ResourceQuotas,
@@ -202,7 +204,11 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
 /// A PUT to one of these says which version of the object it replaces.
 pub(crate) fn needs_version(group: &str, plural: &str) -> bool {
     match group {
-        "admissionregistration.k8s.io" | "coordination.k8s.io" | "node.k8s.io" | "policy" => true,
+        "admissionregistration.k8s.io"
+        | "apiregistration.k8s.io"
+        | "coordination.k8s.io"
+        | "node.k8s.io"
+        | "policy" => true,
         "storagemigration.k8s.io" | "internal.apiserver.k8s.io" => true,
         "storage.k8s.io" => matches!(plural, "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments"),
         "certificates.k8s.io" => matches!(plural, "clustertrustbundles" | "podcertificaterequests"),

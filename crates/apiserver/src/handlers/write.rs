@@ -229,11 +229,11 @@ impl Writer<'_> {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
         if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+            let (group, plural) = (&self.served.info.group, &self.served.info.plural);
             // Upstream names the resource here, not the kind, and shows the number as it is in memory.
-            let (group, resource) = (&self.served.info.group, &self.served.info.plural);
             let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             error.value = "0".to_owned();
-            return Err(ApiError::invalid(group, resource, name, &[error]).into());
+            return Err(ApiError::invalid(group, plural, name, &[error]).into());
         }
         let own_uid = new.uid();
         // A patch says what the object is to be, not which one is meant: there the identity is a field like others.
@@ -298,12 +298,12 @@ impl Writer<'_> {
         self.commit(&key, stored, new, charged).await
     }
 
-    /// What is stored was encrypted with a key of the past, so that writing it again changes something.
     fn needs_version(&self) -> bool {
         let info = &self.served.info;
         self.served.strategy().needs_version() || strategy::needs_version(&info.group, &info.plural)
     }
 
+    /// What is stored was encrypted with a key of the past, so that writing it again changes something.
     async fn is_stale(&self, key: &str) -> bool {
         match (&self.server.encryption, &self.served.cache) {
             (Some(encryption), Some(cache)) => encryption.is_stale(format!("{}{key}", cache.prefix)).await,

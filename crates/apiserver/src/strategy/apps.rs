@@ -7,7 +7,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, fixed, fixed_at, items_mut, pod_defaults, pod_validation, set_default, storage};
+use super::{Strategy, fixed, fixed_at, items_mut, pod_defaults, pod_validation, set_default, storage, warnings};
 
 /// Defaults of the pod template under `path`.
 pub(super) fn template_defaults(object: &mut Object, path: &[&str]) {
@@ -17,7 +17,8 @@ pub(super) fn template_defaults(object: &mut Object, path: &[&str]) {
 
 /// The pod template at `at`: its labels and its spec.
 pub(super) fn template(at: &At<'_>) {
-    at.at(&["metadata", "labels"]).labels();
+    // Upstream leaves the metadata out of the place.
+    at.at(&["metadata", "labels"]).called(at.path().child("labels")).labels();
     let spec = at.field("spec");
     match spec.value().as_object() {
         Some(object) => spec.extend(pod_validation::pod_spec(object, spec.path())),
@@ -161,6 +162,10 @@ impl Strategy for Deployments {
             }
         })
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::workload(object, &["spec", "template"])
+    }
 }
 
 fn rollout(at: &At<'_>) {
@@ -224,6 +229,10 @@ impl Strategy for ReplicaSets {
     fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
         check(new, |at| replica_counts(&at.field("status")))
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::workload(object, &["spec", "template"])
+    }
 }
 
 fn replica_counts(status: &At<'_>) {
@@ -286,6 +295,10 @@ impl Strategy for ReplicationControllers {
 
     fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
         check(new, |at| replica_counts(&at.field("status")))
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::workload(object, &["spec", "template"])
     }
 }
 
@@ -359,6 +372,10 @@ impl Strategy for DaemonSets {
                 "collisionCount",
             ]);
         })
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::template(object, &["spec", "template"])
     }
 }
 
@@ -486,6 +503,15 @@ impl Strategy for StatefulSets {
             status.none_negative(&["observedGeneration", "collisionCount"]);
         })
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        let mut told = warnings::template(object, &["spec", "template"]);
+        if object.at(&["spec", "revisionHistoryLimit"]).and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
+            let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            told.push(format!("spec.revisionHistoryLimit: {why}"));
+        }
+        told
+    }
 }
 
 fn stateful_rollout(at: &At<'_>) {
@@ -538,5 +564,9 @@ impl Strategy for PodTemplates {
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| template(&at.field("template")))
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::template(object, &["template"])
     }
 }

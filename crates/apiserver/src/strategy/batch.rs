@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::apps::{matches_template, template, template_defaults};
 use super::check::{At, check};
 use super::networking::domain_path;
-use super::{Strategy, fixed_at, items_mut, set_default};
+use super::{Strategy, fixed_at, items_mut, set_default, warnings};
 
 const MOST_INDEXED: i64 = 100_000;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
@@ -104,6 +104,10 @@ impl Strategy for Jobs {
                 }
             }
         })
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::workload(object, &["spec", "template"])
     }
 }
 
@@ -298,6 +302,10 @@ impl Strategy for CronJobs {
                 name.invalid(format!("must be no more than {NAME_MAX} characters"));
             }
         })
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::workload(object, &["spec", "jobTemplate", "spec", "template"])
     }
 }
 

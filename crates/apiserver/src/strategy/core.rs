@@ -105,6 +105,17 @@ impl Strategy for Secrets {
     }
 }
 
+pub(super) struct ServiceAccounts;
+
+impl Strategy for ServiceAccounts {
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
+        let why = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        let told = object.at(&["metadata", "annotations", KEY]).map(|_| format!("metadata.annotations[{KEY}]: {why}"));
+        told.into_iter().collect()
+    }
+}
+
 pub(super) struct ConfigMaps;
 
 impl Strategy for ConfigMaps {

@@ -121,7 +121,12 @@ pub(super) fn tolerations(at: &At<'_>) {
             effect.complain(FieldError::invalid(effect.path(), effect.text(), detail));
         }
         match operator.text() {
-            "Equal" | "" => value.named_if_set(is_label_value),
+            "Equal" | "" => {
+                let wrong = is_label_value(value.text());
+                if !wrong.is_empty() {
+                    operator.complain(FieldError::invalid(operator.path(), value.text(), wrong.join(";")));
+                }
+            }
             "Exists" if !value.is_empty() => {
                 let detail = "value must be empty when `operator` is 'Exists'";
                 operator.complain(FieldError::invalid(operator.path(), value.text(), detail));

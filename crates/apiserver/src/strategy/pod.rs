@@ -5,7 +5,7 @@ use api::quantity::Quantity;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Strategy, items, pod_defaults, pod_resize, pod_validation, set_default};
+use super::{Strategy, items, pod_defaults, pod_resize, pod_validation, set_default, warnings};
 
 pub(super) struct Pods;
 
@@ -50,7 +50,11 @@ impl Strategy for Pods {
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         match object.get("spec").and_then(Value::as_object) {
-            Some(spec) => pod_validation::pod_spec(spec, &Path::new("spec")),
+            Some(spec) => {
+                let mut errors = pod_validation::pod_spec(spec, &Path::new("spec"));
+                errors.extend(pod_validation::only_for_pod(spec, &Path::new("spec")));
+                errors
+            }
             None => vec![FieldError::required("spec.containers", "")],
         }
     }
@@ -79,6 +83,10 @@ impl Strategy for Pods {
 
     fn validate_part(&self, subresource: &str, new: &Object, old: &Object) -> Vec<FieldError> {
         if subresource == "resize" { pod_resize::validate(new, old) } else { Vec::new() }
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        warnings::pod(object)
     }
 
     /// A pod that runs nowhere, or runs no more, has nothing to shut down.

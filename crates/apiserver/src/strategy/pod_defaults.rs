@@ -101,7 +101,7 @@ fn always_pulled(image: &str) -> bool {
 }
 
 fn volume_defaults(volume: &mut Object) {
-    if volume.len() == 1 && volume.contains_key("name") {
+    if !volume.keys().any(|key| key != "name") {
         volume.insert("emptyDir".into(), json!({}));
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {

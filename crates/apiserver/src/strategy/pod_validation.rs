@@ -1,7 +1,9 @@
 //! The rules of a pod spec, in upstream's order; shared by pods and every kind with a pod template.
 
 mod affinity;
+mod claims;
 mod container;
+mod handler;
 mod volume;
 
 pub use self::container::allow_privileged;
@@ -21,11 +23,17 @@ pub(super) fn pod_spec(spec: &Object, path: &Path) -> Vec<FieldError> {
     check(spec, |at| rules(&at.called(path.clone())))
 }
 
+/// What holds for pods, though not for templates of them.
+pub(super) fn only_for_pod(spec: &Object, path: &Path) -> Vec<FieldError> {
+    check(spec, |at| container::only_for_pod(&at.called(path.clone())))
+}
+
 fn rules(spec: &At<'_>) {
     if !spec.field("terminationGracePeriodSeconds").exists() {
         spec.field("terminationGracePeriodSeconds").required("");
     }
     let volumes = volume::volumes(&spec.field("volumes"));
+    claims::pod(spec);
     container::containers(spec, &volumes);
     if spec.field("hostNetwork").is_true() {
         container::host_ports_match(spec);
@@ -34,11 +42,6 @@ fn rules(spec: &At<'_>) {
     spec.field("dnsPolicy").needed_one_of(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
     spec.field("nodeSelector").labels();
     security_context(spec);
-    for secret in spec.each("imagePullSecrets") {
-        if secret.field("name").is_empty() {
-            secret.field("name").required("");
-        }
-    }
     affinity::affinity(&spec.field("affinity"));
     dns_config(&spec.field("dnsConfig"), spec.field("dnsPolicy").text() == "None");
     for gate in spec.each("readinessGates") {
@@ -68,7 +71,9 @@ fn rules(spec: &At<'_>) {
     if spec.field("runtimeClassName").exists() {
         spec.field("runtimeClassName").named(is_subdomain);
     }
-    spec.field("preemptionPolicy").one_of_if_set(&["PreemptLowerPriority", "Never"]);
+    if spec.field("preemptionPolicy").exists() {
+        spec.field("preemptionPolicy").needed_one_of(&["PreemptLowerPriority", "Never"]);
+    }
     for (name, amount) in spec.field("overhead").entries() {
         super::quota::container_resource_name(&amount, name);
         amount.quantity_not_negative();
@@ -77,6 +82,7 @@ fn rules(spec: &At<'_>) {
     if spec.field("os").exists() && os.needed() {
         os.called(spec.path().child("os")).one_of(&["linux", "windows"]);
     }
+    volume::file_keys(spec);
 }
 
 fn security_context(spec: &At<'_>) {
@@ -103,6 +109,8 @@ fn security_context(spec: &At<'_>) {
     }
     at.field("fsGroupChangePolicy").one_of_if_set(&["Always", "OnRootMismatch"]);
     seccomp(&at.field("seccompProfile"));
+    apparmor(&at.field("appArmorProfile"));
+    at.field("seLinuxChangePolicy").one_of_if_set(&["Recursive"]);
     at.field("supplementalGroupsPolicy").one_of_if_set(&["Merge", "Strict"]);
 }
 
@@ -135,9 +143,33 @@ fn seccomp(at: &At<'_>) {
     }
 }
 
+fn apparmor(at: &At<'_>) {
+    const PATH_MAX: usize = 4095;
+    if !at.exists() {
+        return;
+    }
+    let (kind, profile) = (at.field("type"), at.field("localhostProfile"));
+    match kind.text() {
+        "Localhost" if profile.text().trim() != profile.text() => {
+            profile.invalid("must not be padded with whitespace");
+        }
+        "Localhost" if profile.is_empty() => profile.required("must be set when AppArmor type is Localhost"),
+        "Localhost" if profile.text().len() > PATH_MAX => {
+            profile.complain(FieldError::too_long(profile.path(), PATH_MAX));
+        }
+        "RuntimeDefault" | "Unconfined" if profile.exists() => {
+            profile.invalid("can only be set when AppArmor type is Localhost");
+        }
+        "Localhost" | "RuntimeDefault" | "Unconfined" => (),
+        "" => kind.required("type is required when appArmorProfile is set"),
+        _ => kind.one_of(&["Localhost", "RuntimeDefault", "Unconfined"]),
+    }
+}
+
 fn dns_config(at: &At<'_>, alone: bool) {
     const SERVERS_MAX: usize = 3;
     const SEARCHES_MAX: usize = 32;
+    const SEARCHES_MAX_CHARACTERS: usize = 2048;
     let servers = at.field("nameservers");
     if alone && !at.exists() {
         at.required("must provide `dnsConfig` when `dnsPolicy` is None");
@@ -157,12 +189,16 @@ fn dns_config(at: &At<'_>, alone: bool) {
     if searches.count() > SEARCHES_MAX {
         searches.invalid(format!("must not have more than {SEARCHES_MAX} search paths"));
     }
+    let written = searches.items().iter().map(|search| search.text().len() + 1).sum::<usize>();
+    if written > SEARCHES_MAX_CHARACTERS + 1 {
+        searches.invalid(format!(
+            "must not have more than {SEARCHES_MAX_CHARACTERS} characters (including spaces) in the search list"
+        ));
+    }
     for search in searches.items() {
         if search.text() != "." {
-            let name = search.text().trim_end_matches('.');
-            let relaxed = name.replace('_', "-");
-            let trimmed = relaxed.trim_matches('-');
-            for detail in is_subdomain(if trimmed.is_empty() { name } else { &relaxed }) {
+            let name = search.text().strip_suffix('.').unwrap_or(search.text());
+            for detail in is_search(name) {
                 search.complain(FieldError::invalid(search.path(), name, detail));
             }
         }
@@ -173,6 +209,25 @@ fn dns_config(at: &At<'_>, alone: bool) {
             option.called(option.path().clone()).required("must not be empty");
         }
     }
+}
+
+/// A subdomain whose labels may begin with an underscore and have more within.
+fn is_search(name: &str) -> Vec<String> {
+    const MESSAGE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
+    let edge = |b: Option<char>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let label = |text: &str| {
+        let rest = text.strip_prefix('_').unwrap_or(text);
+        let within = |b: char| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, '-' | '_');
+        edge(rest.chars().next()) && edge(rest.chars().last()) && rest.chars().all(within)
+    };
+    let mut found = Vec::new();
+    if name.len() > 253 {
+        found.push("must be no more than 253 characters".to_owned());
+    }
+    if !name.split('.').all(label) {
+        found.push(MESSAGE.to_owned());
+    }
+    found
 }
 
 /// The names in a list of objects.

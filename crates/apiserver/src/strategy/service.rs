@@ -111,6 +111,45 @@ impl Strategy for Services {
     fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
         check(new, |at| load_balancer(&at.at(&["status", "loadBalancer"])))
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        told(object)
+    }
+}
+
+/// What is worth telling of a service that is valid.
+fn told(service: &Object) -> Vec<String> {
+    let text = |field: &str| service.text(&["spec", field]);
+    let outside = !items_of(service, "externalIPs").is_empty();
+    let (headless, elsewhere) = (text("clusterIP") == "None", text("type") == "ExternalName");
+    let hints = service.at(&["metadata", "annotations", "service.kubernetes.io/topology-aware-hints"]).is_some();
+    let rules = [
+        (
+            hints,
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead",
+        ),
+        (headless && !text("loadBalancerIP").is_empty(), "spec.loadBalancerIP is ignored for headless services"),
+        (headless && outside, "spec.externalIPs is ignored for headless services"),
+        (headless && text("sessionAffinity") != "None", "spec.SessionAffinity is ignored for headless services"),
+        (
+            outside && !headless && !elsewhere,
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters",
+        ),
+        (outside && elsewhere, "spec.externalIPs is ignored when spec.type is \"ExternalName\""),
+        (
+            !elsewhere && !text("externalName").is_empty(),
+            "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        ),
+        (
+            text("trafficDistribution") == "PreferClose",
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"",
+        ),
+    ];
+    rules.into_iter().filter(|(holds, _)| *holds).map(|(_, why)| why.to_owned()).collect()
+}
+
+fn items_of<'a>(service: &'a Object, field: &str) -> &'a [Value] {
+    service.at(&["spec", field]).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// Fields that only some types of service have.
@@ -208,6 +247,7 @@ fn rules(spec: &At<'_>) {
     }
     load_balancer_fields(spec, kind);
     traffic(spec, kind, numbered);
+    spec.field("trafficDistribution").one_of_if_set(&["PreferClose", "PreferSameZone", "PreferSameNode"]);
 }
 
 fn affinity_config(spec: &At<'_>, affinity: &str) {
@@ -258,12 +298,14 @@ fn traffic(spec: &At<'_>, kind: &str, numbered: bool) {
         (false, true) => (),
     }
     let health = spec.field("healthCheckNodePort");
-    if health.number().unwrap_or(0) != 0 && !(kind == "LoadBalancer" && outside.text() == "Local") {
+    if !(0..=65535).contains(&health.number().unwrap_or(0)) {
+        health.port_number();
+    } else if health.number().unwrap_or(0) != 0 && !(kind == "LoadBalancer" && outside.text() == "Local") {
         health.invalid("may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'");
     }
     if kind != "ExternalName" {
         let inside = spec.field("internalTrafficPolicy");
-        if inside.is_empty() { inside.required("") } else { inside.one_of(&POLICIES) }
+        if inside.exists() { inside.one_of(&POLICIES) } else { inside.required("") }
     }
 }
 
@@ -294,10 +336,11 @@ fn port_rules(ports: &[At<'_>], headless: bool) {
         let (number, protocol) = (port.field("port").number().unwrap_or(0), port.field("protocol").text());
         if !numbers.insert((protocol, number)) {
             // Shown as upstream keeps it.
-            let shown = json!({
-                "Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0,
-            });
-            port.complain(FieldError::duplicate(port.path(), shown));
+            let mut error = FieldError::duplicate(port.path(), Value::Null);
+            error.value = format!(
+                "{{\"Name\":\"\",\"Protocol\":{protocol:?},\"AppProtocol\":null,\"Port\":{number},\"TargetPort\":0,\"NodePort\":0}}"
+            );
+            port.complain(error);
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::check::{At, check, unique};
 use super::pod_validation::HOST_PATH_TYPES;
-use super::{Strategy, fixed, set_default};
+use super::{Strategy, fixed, set_default, warnings};
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
@@ -85,6 +85,30 @@ impl Strategy for PersistentVolumes {
             errors.push(FieldError::invalid("volumeMode", value, "field is immutable"));
         }
         errors
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        const GONE: [(&str, &str, &str); 6] = [
+            ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+            ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+            ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+            ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+            ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+            ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
+        ];
+        let mut told = Vec::new();
+        check(object, |at| {
+            let spec = at.field("spec");
+            if spec.field("persistentVolumeReclaimPolicy").text() == "Recycle" {
+                let why = "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.";
+                told.push(format!("spec.persistentVolumeReclaimPolicy: {why}"));
+            }
+            for term in spec.at(&["nodeAffinity", "required"]).each("nodeSelectorTerms") {
+                warnings::node_term(&term, &mut told);
+            }
+            warnings::volume_sources(&spec, &GONE, &mut told);
+        });
+        told
     }
 }
 
@@ -180,6 +204,12 @@ impl Strategy for PersistentVolumeClaims {
             spec
         };
         if rest(new) == rest(old) { Vec::new() } else { vec![FieldError::forbidden("spec", MESSAGE)] }
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        let mut told = Vec::new();
+        check(object, |at| warnings::claim(&at.field("spec"), &mut told));
+        told
     }
 }
 

@@ -1,11 +1,12 @@
 //! The rules of where a pod may and should run.
 
 use api::field::FieldError;
-use api::validation::{is_label, is_qualified_name};
+use api::validation::{is_label, is_label_value, is_qualified_name, is_subdomain};
 
 use super::super::check::At;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 pub(super) fn affinity(at: &At<'_>) {
@@ -55,9 +56,10 @@ fn node_term(at: &At<'_>) {
                 values.required("must be specified single value when `operator` is 'Lt' or 'Gt'");
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => (),
-            _ => operator.invalid("not a valid selector operator"),
+            _ => operator.complain(FieldError::invalid(operator.path(), operator.text(), NOT_AN_OPERATOR)),
         }
         requirement.field("key").named(is_qualified_name);
+        values.items().iter().for_each(|value| value.named(is_label_value));
     }
     for requirement in at.each("matchFields") {
         let (operator, values) = (requirement.field("operator"), requirement.field("values"));
@@ -66,10 +68,12 @@ fn node_term(at: &At<'_>) {
                 values.required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector");
             }
             "In" | "NotIn" => (),
-            _ => operator.invalid("not a valid selector operator"),
+            _ => operator.complain(FieldError::invalid(operator.path(), operator.text(), NOT_AN_OPERATOR)),
         }
-        if requirement.field("key").text() != "metadata.name" {
-            requirement.field("key").invalid("not a valid field selector key");
+        let key = requirement.field("key");
+        match key.text() {
+            "metadata.name" => values.items().iter().for_each(|value| value.named(is_subdomain)),
+            text => key.complain(FieldError::invalid(key.path(), text, "not a valid field selector key")),
         }
     }
 }
@@ -85,11 +89,24 @@ fn pod_term(at: &At<'_>) {
         key.required("can not be empty");
     }
     key.named(is_qualified_name);
+    for field in ["matchLabelKeys", "mismatchLabelKeys"] {
+        label_keys(at, field);
+    }
+}
+
+/// Keys whose values come from the pod, which narrow a selector that is there.
+fn label_keys(at: &At<'_>, field: &str) {
+    let keys = at.field(field);
+    if !keys.is_empty() && !at.field("labelSelector").exists() {
+        keys.forbidden("must not be specified when labelSelector is not set");
+        return;
+    }
+    keys.items().iter().for_each(|key| key.named(is_qualified_name));
 }
 
 pub(super) fn spread(at: &At<'_>) {
-    let mut seen = Vec::new();
-    for constraint in at.items() {
+    let all = at.items();
+    for (index, constraint) in all.iter().enumerate() {
         let (skew, key) = (constraint.field("maxSkew"), constraint.field("topologyKey"));
         if skew.number().unwrap_or(0) <= 0 {
             skew.complain(FieldError::invalid(skew.path(), skew.number().unwrap_or(0), "must be greater than zero"));
@@ -99,12 +116,6 @@ pub(super) fn spread(at: &At<'_>) {
         }
         let action = constraint.field("whenUnsatisfiable");
         action.one_of(&["DoNotSchedule", "ScheduleAnyway"]);
-        let pair = (key.text(), action.text());
-        if seen.contains(&pair) {
-            let place = constraint.path().child("{topologyKey, whenUnsatisfiable}");
-            constraint.complain(FieldError::duplicate(&place, format!("{{{}, {}}}", pair.0, pair.1)));
-        }
-        seen.push(pair);
         let domains = constraint.field("minDomains");
         if domains.number().is_some_and(|number| number <= 0) {
             domains.invalid("must be greater than zero");
@@ -113,9 +124,18 @@ pub(super) fn spread(at: &At<'_>) {
             let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
             domains.invalid(detail);
         }
+        // Upstream tells of the one that comes again later.
+        let pair = (key.text(), action.text());
+        let again =
+            |other: &At<'_>| pair == (other.field("topologyKey").text(), other.field("whenUnsatisfiable").text());
+        if all.iter().skip(index + 1).any(again) {
+            let place = constraint.path().child("{topologyKey, whenUnsatisfiable}");
+            constraint.complain(FieldError::duplicate(&place, format!("{{{}, {}}}", pair.0, pair.1)));
+        }
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.field(policy).one_of_if_set(&["Honor", "Ignore"]);
         }
+        label_keys(constraint, "matchLabelKeys");
         constraint.field("labelSelector").selector();
     }
 }

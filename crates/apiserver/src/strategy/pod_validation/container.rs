@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use super::super::check::{At, PROTOCOLS};
 use super::super::quota::container_resource_name;
-use super::{USER_IDS, names, seccomp, volume};
+use super::handler::{PROBES, lifecycle};
+use super::{USER_IDS, apparmor, claims, names, seccomp, volume};
 
-const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
-const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 /// What a variable can be filled with from its pod.
 const ENV_FIELDS: [&str; 8] = [
     "metadata.name",
@@ -33,19 +32,20 @@ pub(super) fn containers(spec: &At<'_>, volumes: &[String]) {
     }
     let mut seen = Vec::new();
     for container in &main {
-        common(container, volumes);
+        common(container, volumes, spec);
         unique_name(container, &mut seen);
-        lifecycle(container);
+        lifecycle(container, spec);
+        restart_policy(container);
     }
     host_ports(&main);
     for container in spec.each("initContainers") {
-        common(&container, volumes);
+        common(&container, volumes, spec);
         let policy = container.field("restartPolicy");
-        policy.one_of_if_set(&["Always", "Never", "OnFailure"]);
+        restart_policy(&container);
         unique_name(&container, &mut seen);
         host_ports(std::slice::from_ref(&container));
         if policy.text() == "Always" {
-            lifecycle(&container);
+            lifecycle(&container, spec);
             continue;
         }
         for field in std::iter::once("lifecycle").chain(PROBES) {
@@ -55,7 +55,7 @@ pub(super) fn containers(spec: &At<'_>, volumes: &[String]) {
         }
     }
     for container in spec.each("ephemeralContainers") {
-        common(&container, volumes);
+        common(&container, volumes, spec);
         unique_name(&container, &mut seen);
         let target = container.field("targetContainerName");
         let known = names(&main).into_iter().chain(names(&spec.each("initContainers")));
@@ -79,19 +79,71 @@ fn unique_name<'a>(container: &At<'a>, seen: &mut Vec<&'a str>) {
     }
 }
 
-fn common(at: &At<'_>, volumes: &[String]) {
+fn common(at: &At<'_>, volumes: &[String], spec: &At<'_>) {
     at.field("name").needed_named(is_label);
-    let image = at.field("image");
-    if image.needed() && image.text().trim() != image.text() {
-        image.invalid("must not have leading or trailing whitespace");
-    }
+    at.field("image").needed();
     at.field("terminationMessagePolicy").needed_one_of(&["File", "FallbackToLogsOnError"]);
     ports(&at.field("ports"));
     environment(at);
     volume::mounts(at, volumes);
+    volume::devices(at, volumes, spec);
     at.field("imagePullPolicy").needed_one_of(&["Always", "IfNotPresent", "Never"]);
-    resources(&at.field("resources"));
+    resources(&at.field("resources"), spec);
+    resize_policy(&at.field("resizePolicy"), spec);
     security_context(&at.field("securityContext"));
+}
+
+/// What holds for a container of a pod, though not of a template.
+pub(super) fn only_for_pod(spec: &At<'_>) {
+    for container in ["containers", "initContainers", "ephemeralContainers"].iter().flat_map(|list| spec.each(list)) {
+        let image = container.field("image");
+        if image.text().trim() != image.text() {
+            image.invalid("must not have leading or trailing whitespace");
+        }
+    }
+}
+
+fn restart_policy(container: &At<'_>) {
+    let (policy, rules) = (container.field("restartPolicy"), container.field("restartPolicyRules"));
+    if !policy.exists() && !rules.is_empty() {
+        policy.required("must specify restartPolicy when restart rules are used");
+    }
+    policy.one_of_if_set(&["Always", "Never", "OnFailure"]);
+    if rules.count() > 20 {
+        rules.complain(FieldError::too_many(rules.path(), rules.count(), 20));
+    }
+    for rule in rules.items() {
+        rule.field("action").one_of(&["Restart", "RestartAllContainers"]);
+        let codes = rule.field("exitCodes");
+        if !codes.exists() {
+            codes.required("must be specified");
+            continue;
+        }
+        codes.field("operator").one_of(&["In", "NotIn"]);
+        let values = codes.field("values");
+        if values.count() > 255 {
+            values.complain(FieldError::too_many(values.path(), values.count(), 255));
+        }
+    }
+}
+
+/// Upstream tells of the list, except where a resource comes twice.
+fn resize_policy(list: &At<'_>, spec: &At<'_>) {
+    let mut seen = Vec::new();
+    for policy in list.items() {
+        let resource = policy.field("resourceName").called(list.path().clone());
+        let restart = policy.field("restartPolicy").called(list.path().clone());
+        if seen.contains(&resource.text()) {
+            policy.complain(FieldError::duplicate(policy.path(), resource.text()));
+        }
+        seen.push(resource.text());
+        resource.needed_one_of(&["cpu", "memory"]);
+        restart.needed_one_of(&["NotRequired", "RestartContainer"]);
+        if spec.field("restartPolicy").text() == "Never" && restart.text() != "NotRequired" {
+            let detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
+            restart.complain(FieldError::invalid(restart.path(), restart.text(), detail));
+        }
+    }
 }
 
 fn ports(at: &At<'_>) {
@@ -186,7 +238,7 @@ fn value_from(at: &At<'_>, has_value: bool) {
         count += 1;
         field_ref(&field, &ENV_FIELDS, "status.podIPs");
     }
-    for (name, key_rule) in [("configMapKeyRef", true), ("secretKeyRef", true), ("resourceFieldRef", false)] {
+    for (name, key_rule) in [("resourceFieldRef", false), ("configMapKeyRef", true), ("secretKeyRef", true)] {
         let reference = at.field(name);
         if !reference.exists() {
             continue;
@@ -196,10 +248,18 @@ fn value_from(at: &At<'_>, has_value: bool) {
             reference.field("name").called(reference.path().child("name")).named(is_subdomain);
             reference.field("key").needed_named(is_config_key);
         } else {
-            reference.field("resource").needed();
+            resource_ref(&reference);
         }
     }
-    count += usize::from(at.field("fileKeyRef").exists());
+    let file = at.field("fileKeyRef");
+    if file.exists() {
+        count += 1;
+        file.field("key").needed_named(is_variable);
+        file.field("volumeName").needed_named(is_label);
+        if file.field("path").needed() {
+            volume::no_backsteps(&file.field("path"));
+        }
+    }
     let tell = |detail: &str| at.complain(FieldError::invalid(at.path(), "", detail));
     match count {
         0 => tell(ONE_OF),
@@ -209,13 +269,47 @@ fn value_from(at: &At<'_>, has_value: bool) {
     }
 }
 
+/// A container's resource that can be referred to, and the unit it is told in.
+pub(super) fn resource_ref(at: &At<'_>) {
+    const KNOWN: [&str; 6] = [
+        "limits.cpu",
+        "limits.ephemeral-storage",
+        "limits.memory",
+        "requests.cpu",
+        "requests.ephemeral-storage",
+        "requests.memory",
+    ];
+    const SIZES: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+    let (resource, divisor) = (at.field("resource"), at.field("divisor"));
+    let huge = ["limits.hugepages-", "requests.hugepages-"].iter().any(|prefix| resource.text().starts_with(prefix));
+    if resource.needed() && !huge {
+        resource.one_of(&KNOWN);
+    }
+    let (units, of): (&[&str], &str) = match resource.text().split_once('.').map_or("", |(_, name)| name) {
+        _ if huge => (&SIZES, "hugepages"),
+        "cpu" => (&["1m", "1"], "cpu"),
+        "memory" => (&SIZES, "memory"),
+        "ephemeral-storage" => (&SIZES, "local ephemeral storage"),
+        _ => return,
+    };
+    if divisor.quantity().is_some_and(|amount| !amount.is_zero()) && !units.contains(&divisor.text()) {
+        let list = if of == "cpu" { "1m and 1".to_owned() } else { SIZES.join(", ") };
+        let detail = format!("only divisor's values {list} are supported with the {of} resource");
+        at.complain(FieldError::invalid(divisor.path(), resource.text(), detail));
+    }
+}
+
 /// A field of the pod that can be referred to: one of `known`, `also`, or a single label or annotation.
 pub(super) fn field_ref(at: &At<'_>, known: &[&str], also: &str) {
-    let path = at.field("fieldPath");
-    if !path.needed() {
+    let (path, version) = (at.field("fieldPath"), at.field("apiVersion"));
+    if !version.needed() || !path.needed() {
         return;
     }
     let text = path.text();
+    if version.text() != "v1" {
+        path.invalid(format!("error converting fieldPath: unsupported pod version: {}", version.text()));
+        return;
+    }
     let subscript = text.strip_suffix(']').and_then(|head| head.split_once("['").or_else(|| head.split_once('[')));
     let all: Vec<&str> = known.iter().copied().chain([also]).collect();
     match subscript {
@@ -235,7 +329,7 @@ pub(super) fn field_ref(at: &At<'_>, known: &[&str], also: &str) {
     }
 }
 
-fn resources(at: &At<'_>) {
+fn resources(at: &At<'_>, spec: &At<'_>) {
     let amounts = |list: &str| -> BTreeMap<String, At<'_>> {
         at.field(list).entries().into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect()
     };
@@ -259,6 +353,7 @@ fn resources(at: &At<'_>) {
             _ => (),
         }
     }
+    claims::container(at, spec);
 }
 
 fn amount_rules(name: &str, amount: &At<'_>) {
@@ -287,6 +382,7 @@ fn security_context(at: &At<'_>) {
     }
     at.field("procMount").one_of_if_set(&["Default", "Unmasked"]);
     seccomp(&at.field("seccompProfile"));
+    apparmor(&at.field("appArmorProfile"));
     if at.field("allowPrivilegeEscalation").value() == &Value::Bool(false) {
         if at.field("privileged").is_true() {
             at.invalid("cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
@@ -295,59 +391,4 @@ fn security_context(at: &At<'_>) {
             at.invalid("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN");
         }
     }
-}
-
-fn lifecycle(container: &At<'_>) {
-    for hook in ["postStart", "preStop"] {
-        let hook = container.at(&["lifecycle", hook]);
-        if hook.exists() {
-            handler(&hook);
-        }
-    }
-    for name in PROBES {
-        let probe = container.field(name);
-        if !probe.exists() {
-            continue;
-        }
-        handler(&probe);
-        probe.none_negative(&[
-            "initialDelaySeconds",
-            "timeoutSeconds",
-            "periodSeconds",
-            "successThreshold",
-            "failureThreshold",
-        ]);
-        let grace = probe.field("terminationGracePeriodSeconds");
-        match name {
-            "readinessProbe" if grace.exists() => grace.invalid("must not be set for readinessProbes"),
-            "readinessProbe" => (),
-            _ => {
-                grace.positive();
-                let successes = probe.field("successThreshold");
-                if successes.number().is_some_and(|count| count != 1) {
-                    successes.invalid("must be 1");
-                }
-            }
-        }
-    }
-}
-
-/// Exactly one thing to do.
-fn handler(at: &At<'_>) {
-    let mut given = HANDLERS.iter().map(|name| (*name, at.field(name))).filter(|(_, handler)| handler.exists());
-    let Some((kind, handler)) = given.next() else {
-        at.required("must specify a handler type");
-        return;
-    };
-    match kind {
-        "exec" => drop(handler.field("command").needed()),
-        "httpGet" => {
-            handler.field("path").needed();
-            handler.field("port").port();
-            handler.field("scheme").one_of(&["HTTP", "HTTPS"]);
-        }
-        "tcpSocket" | "grpc" => handler.field("port").port(),
-        _ => (),
-    }
-    given.for_each(|(_, extra)| extra.forbidden("may not specify more than 1 handler type"));
 }

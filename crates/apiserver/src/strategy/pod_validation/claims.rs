@@ -1,0 +1,83 @@
+//! The rules of what a pod claims of devices, and which container uses which claim.
+
+use api::field::FieldError;
+use api::validation::{is_label, is_subdomain};
+use serde_json::Value;
+
+use super::super::check::At;
+
+/// The claims of a pod.
+pub(super) fn pod(spec: &At<'_>) {
+    let mut seen = Vec::new();
+    for claim in spec.each("resourceClaims") {
+        let name = claim.field("name");
+        if name.is_empty() {
+            name.required("");
+        } else if seen.contains(&name.text()) {
+            name.duplicate();
+        } else {
+            name.named(is_label);
+            seen.push(name.text());
+        }
+        let (direct, template) = (claim.field("resourceClaimName"), claim.field("resourceClaimTemplateName"));
+        let tell = |detail: &str| {
+            let mut error = FieldError::invalid(claim.path(), Value::Null, detail);
+            error.value = format!(
+                "{{\"Name\":{},\"ResourceClaimName\":{},\"ResourceClaimTemplateName\":{}}}",
+                Value::from(name.text()),
+                direct.value(),
+                template.value()
+            );
+            claim.complain(error);
+        };
+        match (direct.exists(), template.exists()) {
+            (true, true) => tell("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
+            (false, false) => tell("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
+            _ => (),
+        }
+        for reference in [direct, template] {
+            if reference.exists() {
+                reference.named(is_subdomain);
+            }
+        }
+    }
+}
+
+/// What a container uses of the claims of its pod.
+pub(super) fn container(resources: &At<'_>, spec: &At<'_>) {
+    let claims = spec.each("resourceClaims");
+    let mut known: Vec<&str> = claims.iter().map(|claim| claim.field("name").text()).collect();
+    known.retain(|name| !name.is_empty());
+    known.sort_unstable();
+    known.dedup();
+    let mut seen: Vec<String> = Vec::new();
+    for claim in resources.each("claims") {
+        let (name, request) = (claim.field("name").text(), claim.field("request"));
+        if name.is_empty() {
+            claim.required("");
+            continue;
+        }
+        let twice = |key: &str| claim.complain(FieldError::duplicate(claim.path(), key));
+        if seen.iter().any(|key| key == name) {
+            twice(name);
+        } else {
+            request.named_if_set(is_label);
+            let key = if request.is_empty() { name.to_owned() } else { format!("{name}/{}", request.text()) };
+            let within = format!("{name}/");
+            if seen.contains(&key) {
+                twice(&key);
+            } else if request.is_empty() {
+                seen.iter().filter(|key| key.starts_with(&within)).for_each(|_| twice(name));
+            }
+            seen.push(key);
+        }
+        if !known.contains(&name) {
+            let mut error = FieldError::not_found(claim.path(), name);
+            error.detail = match known.is_empty() {
+                true => "must be one of the names in pod.spec.resourceClaims which is empty".to_owned(),
+                false => format!("must be one of the names in pod.spec.resourceClaims: {}", known.join(", ")),
+            };
+            claim.complain(error);
+        }
+    }
+}
