@@ -98,10 +98,10 @@ async fn an_address_or_a_port_is_never_given_twice() -> Result<()> {
     assert_eq!(distinct(&|s| s["spec"]["clusterIP"].clone()), CLIENTS);
     assert_eq!(distinct(&|s| s["spec"]["ports"][0]["nodePort"].clone()), CLIENTS);
 
-    let fixed = json!({"clusterIP": "10.96.77.77"});
+    let fixed = json!({"clusterIP": "10.96.0.77"});
     let answers = together(&api, |index| (format!("POST {services}"), service(format!("ip{index}"), &fixed))).await?;
     assert_eq!(successes(&answers), 1, "one address, asked for by all");
-    let fixed = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30777}]});
+    let fixed = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30042}]});
     let answers = together(&api, |index| (format!("POST {services}"), service(format!("port{index}"), &fixed))).await?;
     assert_eq!(successes(&answers), 1, "one port, asked for by all");
     Ok(())

@@ -147,8 +147,15 @@ fn out_of_range(range: &RangeInclusive<u16>) -> String {
 
 fn free_port(claim: &mut Claim<'_>, protocol: &str) -> Option<u16> {
     let range = claim.allocator.ports.clone();
-    let candidates = (0..10_000).map(|_| rand::rng().random_range(range.clone()));
+    let candidates = (0..10_000).map(|_| rand::rng().random_range(unchosen(&range)..=*range.end()));
     candidates.chain(range.clone()).find(|number| claim.port(protocol, *number))
+}
+
+/// Where ports begin that are handed out while there are any; those before are left to those who choose their own.
+fn unchosen(range: &RangeInclusive<u16>) -> u16 {
+    let size = range.end().saturating_sub(*range.start()).saturating_add(1);
+    let left = if size < 16 { 0 } else { (size / 32).clamp(16, 128) };
+    range.start().saturating_add(left).min(*range.end())
 }
 
 /// What all services hold.
@@ -257,4 +264,16 @@ fn node_ports(claim: &mut Claim<'_>, service: &mut Object) -> Result<(), FieldEr
         port.insert("nodePort".into(), number.into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unchosen;
+
+    #[test]
+    fn the_first_ports_are_left_to_those_who_choose() {
+        for (range, first) in [(30000..=32767, 30086), (1..=10, 1), (1..=100, 17), (1..=60000, 129), (7..=7, 7)] {
+            assert_eq!(unchosen(&range), first, "{range:?}");
+        }
+    }
 }

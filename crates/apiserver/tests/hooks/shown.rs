@@ -213,7 +213,7 @@ async fn scales_and_connections_are_objects_of_their_own() -> Result<()> {
         ),
         ("attach?stdin=1", "PodAttachOptions", json!({"stdin": true})),
         ("portforward?ports=80", "PodPortForwardOptions", json!({"ports": [80]})),
-        ("proxy/a/b?x=y", "PodProxyOptions", json!({"path": "a/b"})),
+        ("proxy/a/b?x=y", "PodProxyOptions", json!({"path": "/a/b"})),
     ] {
         let (code, answer) = api.json(&format!("POST {place}/{path}"), &[], None).await?;
         let message = "admission webhook \"connect.example.com\" denied the request: not here";
