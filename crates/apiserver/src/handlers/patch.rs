@@ -123,7 +123,6 @@ impl Patch {
                 })?
             }
             (Format::Json | Format::Strategic, Value::Null) | (Format::Merge | Format::Strategic, Value::Object(_)) => {
-                ()
             }
             (Format::Json, other) => return Err(mismatch(other, "value of type []handlers.jsonPatchOp")),
             (Format::Merge, Value::Null) => return Err(ApiError::bad_request("Invalid JSON Patch")),

@@ -159,11 +159,8 @@ impl Location {
         for subset in subsets {
             let mut ports = objects(subset.get("ports")).filter(|port| port.text(&["name"]) == port_name);
             let Some(port) = ports.next().and_then(|port| port.get("port")) else { continue };
-            found.extend(objects(subset.get("addresses")).map(|address| (address, port)).filter_map(
-                |(address, port)| {
-                    is_of_pod(server, address, namespace).then(|| (address.text(&["ip"]), port.to_string()))
-                },
-            ));
+            let own = objects(subset.get("addresses")).filter(|address| is_of_pod(server, address, namespace));
+            found.extend(own.map(|address| (address.text(&["ip"]), port.to_string())));
         }
         found.shuffle(&mut rand::rng());
         let (host, port) = found.into_iter().next().ok_or_else(|| none(id))?;
