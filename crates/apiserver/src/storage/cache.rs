@@ -30,7 +30,7 @@ const GROUP: usize = 16;
 /// After how many groups others get their turn who are none of this process.
 const COURTEOUS: usize = 8;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
-const REST: Duration = Duration::from_micros(15);
+const REST: Duration = Duration::from_micros(5);
 const LONGEST_REST: Duration = Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.
