@@ -322,7 +322,7 @@ mod tests {
     /// However many watch, each sees every change, in order; and many are woken less often than something changes.
     #[tokio::test(start_paused = true)]
     async fn every_watcher_sees_every_change() {
-        for (watchers, is_together) in [(3, false), (GROUP * 6, true)] {
+        for (watchers, is_together) in [(3, false), (GROUP * 30, true)] {
             let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
             let places = (0..watchers).map(|_| cache.watch_from(None).unwrap().0);
             let tasks: tokio::task::JoinSet<_> = places.map(watched).collect();

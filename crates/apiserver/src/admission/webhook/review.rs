@@ -121,14 +121,7 @@ fn decoded(patch: &str) -> Result<Value, String> {
 }
 
 fn unreadable(field: &str, value: &Value) -> String {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let kind = api::decode::go_kind(value);
     format!("failed to call webhook: json: cannot unmarshal {kind} into AdmissionReview field {field}")
 }
 
