@@ -24,7 +24,7 @@ fn kubectl_cannot_tell_the_difference() -> Result<()> {
         &["deployment.apps/web created"],
     )?;
     check("rollout status deployment/web --timeout=30s", &["successfully rolled out"])?;
-    check("expose deployment web --port=80", &["service/web exposed"])?;
+    check("expose deployment web --port=80 --target-port=8080", &["service/web exposed"])?;
     // Through the API server: by the service's port, and by the first port of a pod.
     check("get --raw /api/v1/namespaces/default/services/web:80/proxy/", &["web-"])?;
     let pod = check("get pods -l app=web -o jsonpath={.items[0].metadata.name}", &["web-"])?;

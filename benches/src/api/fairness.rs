@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{NAMESPACE, hostile::Attack, servers::Server};
@@ -111,11 +111,15 @@ async fn gets(server: &Server) -> Result<Latencies> {
 async fn renew(server: &Server) -> Result<Duration> {
     let mut client = server.client().await?.acting_as("system:kube-scheduler");
     let mut slowest = Duration::ZERO;
+    let path = format!("{LEASE}/kube-scheduler");
     for index in 0..RENEWALS {
-        let patch = json!({"metadata": {"name": "kube-scheduler"}, "spec": {"leaseTransitions": index}});
+        // A renewal says which version it renews.
+        let mut lease = client.get_json(&path).await?;
+        if let Some(spec) = lease.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.insert("leaseTransitions".into(), index.into());
+        }
         let begun = Instant::now();
-        let path = format!("{LEASE}/kube-scheduler");
-        client.send(Method::PUT, &path, Bytes::from(patch.to_string())).await.context("a lease was not renewed")?;
+        client.send(Method::PUT, &path, Bytes::from(lease.to_string())).await.context("a lease was not renewed")?;
         slowest = slowest.max(begun.elapsed());
     }
     Ok(slowest)
