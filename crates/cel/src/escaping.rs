@@ -6,7 +6,8 @@ use crate::parser::RESERVED;
 const MEANT: [&str; 4] = ["true", "false", "null", "in"];
 const ESCAPES: [(&str, &str); 4] = [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
 
-fn is_word(name: &str) -> bool {
+/// It means something in an expression, or may come to.
+pub(crate) fn is_word(name: &str) -> bool {
     MEANT.contains(&name) || RESERVED.contains(&name)
 }
 

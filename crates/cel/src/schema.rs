@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use crate::escaping::{escape, unescape};
+use crate::escaping::{escape, is_word, unescape};
 use crate::estimate::Sizes;
 use crate::time;
 use crate::types::{Type, Types};
@@ -217,7 +217,10 @@ impl Types for SchemaTypes {
     }
 
     fn field(&self, name: &str, field: &str) -> Option<Type> {
-        self.objects.get(name)?.get(field).cloned()
+        let fields = self.objects.get(name)?;
+        // Behind a dot a word that is kept free is a name like any other, and may be spelled as one.
+        let spelled = || fields.get(&escape(field).filter(|_| is_word(field))?);
+        fields.get(field).or_else(spelled).cloned()
     }
 }
 
