@@ -213,6 +213,21 @@ mod tests {
         check("'a'", "invalid character '\\'' looking for beginning of value");
     }
 
+    proptest::proptest! {
+        /// What can be read is not complained of, and whatever else it is, it is looked at to its end.
+        #[test]
+        fn what_is_json_has_nothing_wrong_with_it(text in r#"[\[\]{}:, "a\\ue0-9.+-]{0,40}"#) {
+            if serde_json::from_str::<serde_json::Value>(&text).is_ok() {
+                proptest::prop_assert_eq!(complaint(text.as_bytes()), None);
+            }
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60)) {
+            complaint(&bytes);
+        }
+    }
+
     #[track_caller]
     fn check(text: &str, want: &str) {
         assert_eq!(complaint(text.as_bytes()).unwrap_or_default(), want, "{text}");

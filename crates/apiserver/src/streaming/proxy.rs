@@ -20,8 +20,8 @@ use crate::http::{Body, BoxError, full, percent_decode};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
-/// Larger pages are passed on as they are.
-const MAX_PAGE: usize = 16 << 20;
+/// Larger pages are passed on as they are: no page of links is, and nobody else should wait for one.
+const MAX_PAGE: usize = 4 << 20;
 
 /// What stands behind `/proxy`: empty, or from its first slash on.
 pub(super) fn path(context: &Context) -> String {
