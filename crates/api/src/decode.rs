@@ -77,11 +77,16 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
-/// Writes the scalars that upstream writes even when they are zero. Defaults come before, for which zero is not set.
+/// Writes the scalars that upstream writes even when they are zero, and the lists that are null where they are empty. Defaults come before, for which zero is not set.
 pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     for field in schema.fields.iter() {
+        let is_list = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
         match map.get_mut(field.name.as_ref()) {
+            // Upstream stores definitions as JSON, in which an empty list is not the same as none.
+            Some(Value::Array(items)) if is_list && items.is_empty() && schema.name.contains("apiextensions") => (),
+            Some(value) if is_list && value.as_array().is_some_and(Vec::is_empty) => *value = Value::Null,
             Some(value) => complete_shape(value, &field.shape),
+            None if is_list => drop(map.insert(field.name.to_string(), Value::Null)),
             None if field.zero == Zero::Written => {
                 let zero = match field.shape {
                     Shape::String => Value::from(""),

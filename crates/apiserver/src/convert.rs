@@ -53,13 +53,16 @@ pub(crate) async fn to_storage<'a>(
 }
 
 /// What is read of an object that is stored like this, where that may differ from what was written: a definition has its say once more. What
-/// its stored version lacks is gone, what it defaults is there.
+/// its stored version lacks is gone, what it defaults is there. The same holds for an autoscaler of the version that has only part of it.
 pub(crate) async fn read_back(
     server: &ApiServer,
     served: &Served,
     stored: &Object,
 ) -> Result<Option<Object>, ApiError> {
-    let Some(custom) = served.custom() else { return Ok(None) };
+    let Some(custom) = served.custom() else {
+        let is_part = served.info.group == "autoscaling" && !served.is_storage_version();
+        return Ok(is_part.then(|| read(served, stored.clone())));
+    };
     Ok(custom_objects(server, served, custom, vec![stored.clone()]).await?.pop())
 }
 
@@ -135,6 +138,13 @@ pub(crate) fn seen(served: &Served, stored: &Stored) -> Object {
             custom.definition.prune(object, custom.version())
         }
     }
+}
+
+/// An autoscaler of autoscaling/v1 with all that it stands for.
+pub(crate) fn autoscaler_from_v1(object: &Object) -> Object {
+    let mut object = object.clone();
+    autoscaling::from_v1(&mut object);
+    object
 }
 
 fn read(served: &Served, mut object: Object) -> Object {

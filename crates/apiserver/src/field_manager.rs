@@ -3,7 +3,7 @@
 mod name;
 mod reset;
 
-use api::apply::{self, ApplyError, Conflict, Managed, Manager, Operation, Versions, Write};
+use api::apply::{self, ApplyError, Conflict, Managed, Manager, Operation, Reset, Versions, Write};
 use api::schema::Type;
 use api::status::{Cause, Details};
 use api::{ApiError, Object, ObjectExt as _};
@@ -18,6 +18,14 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// Upstream's limit on all annotations of an object together.
 const MAX_ANNOTATIONS: usize = 256 << 10;
+
+/// The fields that a path leaves as they were.
+pub(crate) fn reset_fields(served: &Served, subresource: &str) -> &'static [&'static [&'static str]] {
+    match reset::of(served, subresource) {
+        Reset::Fields(paths) => paths,
+        Reset::AllBut(_) => &[],
+    }
+}
 
 /// How a write is recorded.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ mod autoscaling;
 mod batch;
 mod certificates;
 mod check;
+mod conditions;
 mod core;
 pub(crate) mod definitions;
 mod events;
@@ -76,6 +77,11 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// Labels that a new object lacks are those of its template: what the system adds to these, it adds to both.
+    fn shares_labels(&self, _object: &Object) -> bool {
+        false
+    }
+
     fn prepare_for_create(&self, _object: &mut Object) {}
 
     fn prepare_for_update(&self, _new: &mut Object, _old: &Object) {}
@@ -112,6 +118,11 @@ pub(crate) trait Strategy: Send + Sync {
 
     /// What is worth telling of an object that may be created.
     fn warnings(&self, _object: &Object) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What is worth telling of a change that may be made.
+    fn warnings_on_update(&self, _subresource: &str, _new: &Object, _old: &Object) -> Vec<String> {
         Vec::new()
     }
 

@@ -181,7 +181,8 @@ pub(super) fn from_v1(object: &mut Object) {
     };
     let list = |name: &str| carried(name).as_array().cloned().unwrap_or_default();
     let mut metrics: Vec<Value> = list(METRICS).iter().map(|metric| sources_from_v1(metric, &SPECS)).collect();
-    let current: Vec<Value> = list(CURRENT_METRICS).iter().map(|metric| sources_from_v1(metric, &STATUSES)).collect();
+    let mut current: Vec<Value> =
+        list(CURRENT_METRICS).iter().map(|metric| sources_from_v1(metric, &STATUSES)).collect();
     let (conditions, behavior) = (list(CONDITIONS), behavior_from_v1(&carried(BEHAVIOR)));
     let target = object.at_mut(&["spec"]).remove(CPU_TARGET);
     if target.is_some() || metrics.is_empty() {
@@ -193,7 +194,13 @@ pub(super) fn from_v1(object: &mut Object) {
     if let Some(behavior) = behavior {
         object.at_mut(&["spec"]).insert("behavior".into(), behavior);
     }
+    // What is carried along says more than the one number, which may be newer only where there is nothing else.
+    let used = object.at(&["status", CPU_CURRENT]).cloned();
     object.remove_at(&["status", CPU_CURRENT]);
+    if let (true, Some(used)) = (current.is_empty(), used) {
+        let used = json!({"averageUtilization": used});
+        current.push(json!({"type": "Resource", "resource": {"name": "cpu", "current": used}}));
+    }
     for (name, list) in [("currentMetrics", current), ("conditions", conditions)] {
         if !list.is_empty() {
             object.at_mut(&["status"]).insert(name.into(), list.into());

@@ -35,6 +35,5 @@ pub(super) async fn answer(
         tracking,
     };
     let created = writer.create(&context.info.namespace, object).await?;
-    served.strategy().warnings(&created).into_iter().for_each(|warning| context.warn(warning));
     Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
 }

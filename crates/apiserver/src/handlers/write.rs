@@ -14,7 +14,7 @@ use super::scale;
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::escalation;
 use crate::convert;
-use crate::field_manager::{FieldManager, Tracking, same_but_times};
+use crate::field_manager::{self, FieldManager, Tracking, same_but_times};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
@@ -48,6 +48,13 @@ impl Writer<'_> {
         // Both groups of events share one strategy, which speaks of the older one's kind.
         let group = if self.served.info.group == "events.k8s.io" { "" } else { &self.served.info.group };
         ApiError::invalid(group, &self.served.info.kind, name, errors)
+    }
+
+    /// Tells whoever asked what does not keep the write from being made.
+    fn warn(&self, warnings: Vec<String>) {
+        if let Some(context) = self.context {
+            warnings.into_iter().for_each(|warning| context.warn(warning));
+        }
     }
 
     fn field_manager(&self) -> FieldManager<'_> {
@@ -95,6 +102,7 @@ impl Writer<'_> {
 
     pub(crate) async fn create(&self, namespace: &str, mut object: Object) -> Result<Object, ApiError> {
         self.place_new_object(namespace, &mut object)?;
+        let shares_labels = self.served.strategy().shares_labels(&object);
         self.served.strategy().default(&mut object);
         api::decode::complete(&mut object, &self.served.schema);
         self.track(None, &mut object);
@@ -114,6 +122,9 @@ impl Writer<'_> {
             object.metadata().insert("generation".into(), 1.into());
         }
         self.served.strategy().prepare_for_create(&mut object);
+        if let (true, Some(labels)) = (shares_labels, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
+            object.metadata().insert("labels".into(), labels);
+        }
         api::decode::complete(&mut object, &self.served.schema);
         let mut errors =
             api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
@@ -122,6 +133,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
+        self.warn(self.served.strategy().warnings(&object));
         for _ in 0..MAX_RETRIES {
             // Another may claim what is chosen here before it is written: then the choice is made again.
             let unchosen = attributes.is("", "services").then(|| object.clone());
@@ -284,6 +296,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
+        self.warn(self.served.strategy().warnings_on_update(self.subresource, &new, old));
         match scale {
             None => admission::validate(self.server, &attributes, &mut new).await?,
             Some(_) => admission::judge(self.server, &of_scale, &scale::of(self.served, &new)?).await?,
@@ -361,11 +374,14 @@ impl Writer<'_> {
                 for key in keys.iter().filter(|key| !matches!(key.as_str(), "status" | "metadata")) {
                     keep(new, key);
                 }
-                for field in ["labels", "ownerReferences", "finalizers"] {
-                    match old.at(&["metadata", field]) {
-                        Some(value) => new.metadata().insert(field.into(), value.clone()),
-                        None => new.metadata().remove(field),
-                    };
+                let reset = field_manager::reset_fields(self.served, "status");
+                for field in ["labels", "annotations", "ownerReferences", "finalizers"] {
+                    if reset.iter().any(|path| matches!(*path, ["metadata"]) || *path == ["metadata", field]) {
+                        match old.at(&["metadata", field]) {
+                            Some(value) => new.metadata().insert(field.into(), value.clone()),
+                            None => new.metadata().remove(field),
+                        };
+                    }
                 }
             }
             "ephemeralcontainers" => *new = with_part(old, new, &["spec", "ephemeralContainers"]),

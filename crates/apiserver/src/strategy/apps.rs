@@ -43,8 +43,11 @@ fn is_empty(selector: &At<'_>) -> bool {
     selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty()
 }
 
-/// The selector, if it can be used to select.
-fn parsed(selector: &At<'_>) -> Option<Selector> {
+/// The selector, if it can be used to select: then there is nothing to complain of.
+pub(super) fn parsed(selector: &At<'_>) -> Option<Selector> {
+    if !selector.is_fine(|at| at.selector()) {
+        return None;
+    }
     let typed = serde_json::from_value(selector.value().clone()).ok()?;
     Selector::from_label_selector(Some(&typed)).ok()
 }
@@ -166,6 +169,10 @@ impl Strategy for Deployments {
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::workload(object, &["spec", "template"])
     }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        warnings::changed(subresource, new, old, &["spec", "template"])
+    }
 }
 
 fn rollout(at: &At<'_>) {
@@ -233,6 +240,10 @@ impl Strategy for ReplicaSets {
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::workload(object, &["spec", "template"])
     }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        warnings::changed(subresource, new, old, &["spec", "template"])
+    }
 }
 
 fn replica_counts(status: &At<'_>) {
@@ -299,6 +310,14 @@ impl Strategy for ReplicationControllers {
 
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::workload(object, &["spec", "template"])
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        // Upstream tells of the template that is replaced.
+        match warnings::has_new_spec(subresource, new, old) {
+            true => warnings::template(old, &["spec", "template"]),
+            false => Vec::new(),
+        }
     }
 }
 
@@ -376,6 +395,14 @@ impl Strategy for DaemonSets {
 
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::template(object, &["spec", "template"])
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        // Only a new template is worth it here.
+        match subresource.is_empty() && new.at(&["spec", "template"]) != old.at(&["spec", "template"]) {
+            true => warnings::template(new, &["spec", "template"]),
+            false => Vec::new(),
+        }
     }
 }
 
@@ -506,12 +533,35 @@ impl Strategy for StatefulSets {
 
     fn warnings(&self, object: &Object) -> Vec<String> {
         let mut told = warnings::template(object, &["spec", "template"]);
-        if object.at(&["spec", "revisionHistoryLimit"]).and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
-            let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
-            told.push(format!("spec.revisionHistoryLimit: {why}"));
-        }
+        told.extend(claim_and_history_warnings(object, ""));
         told
     }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        if !subresource.is_empty() {
+            return Vec::new();
+        }
+        let mut told = warnings::changed(subresource, new, old, &["spec", "template"]);
+        told.extend(claim_and_history_warnings(new, "Spec"));
+        told
+    }
+}
+
+/// `called` is what upstream calls the spec of a claim, which differs with the verb.
+fn claim_and_history_warnings(object: &Object, called: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    check(object, |at| {
+        for claim in at.at(&["spec", "volumeClaimTemplates"]).items() {
+            let place = if called.is_empty() { claim.path().clone() } else { claim.path().child(called) };
+            warnings::claim(&claim.field("spec").called(place), &mut told);
+        }
+        let limit = at.at(&["spec", "revisionHistoryLimit"]);
+        if limit.number().is_some_and(|limit| limit < 0) {
+            let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            told.push(format!("{}: {why}", limit.path()));
+        }
+    });
+    told
 }
 
 fn stateful_rollout(at: &At<'_>) {
@@ -568,5 +618,9 @@ impl Strategy for PodTemplates {
 
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::template(object, &["template"])
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        warnings::changed(subresource, new, old, &["template"])
     }
 }

@@ -1,12 +1,14 @@
 //! Horizontal pod autoscalers.
 
 use api::field::FieldError;
-use api::validation::is_path_segment;
+use api::validation::{is_label, is_path_segment};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
+use super::quota::container_resource_name;
 use super::{Strategy, set_default};
+use crate::convert;
 
 const METRICS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 /// In the order upstream looks at them.
@@ -41,20 +43,23 @@ impl Strategy for HorizontalPodAutoscalers {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
+        // What the first version lacks, it carries along: the rules are those of the version that has it all.
+        let whole = (object.text(&["apiVersion"]) == "autoscaling/v1").then(|| convert::autoscaler_from_v1(object));
+        check(whole.as_ref().unwrap_or(object), |at| {
             let spec = at.field("spec");
             let (least, most) = (spec.field("minReplicas"), spec.field("maxReplicas"));
             if least.number().is_some_and(|number| number < 1) {
                 least.invalid("must be greater than or equal to 1");
             }
-            match most.number().unwrap_or(0) {
+            let highest = most.number().unwrap_or(0);
+            match highest {
                 0 => most.required("must be set and greater than 0"),
                 number if number < 0 => most.invalid("must be greater than or equal to 1"),
                 _ => (),
             }
-            if least.number().is_some_and(|least| most.number().unwrap_or(0) < least) && most.number().unwrap_or(0) != 0
-            {
-                most.invalid("must be greater than or equal to `minReplicas`");
+            if least.number().is_some_and(|least| highest < least) {
+                let detail = "must be greater than or equal to `minReplicas`";
+                most.complain(FieldError::invalid(most.path(), highest, detail));
             }
             reference(&spec.field("scaleTargetRef"), false);
             spec.each("metrics").iter().for_each(metric);
@@ -155,16 +160,21 @@ fn source(kind: &str, at: &At<'_>) {
         "pods" => {
             identifier(&at.field("metric"));
             amounts(&target);
-            if !average.quantity().is_some_and(|quantity| quantity.is_positive()) {
+            if !average.exists() {
                 average.required("must specify a positive target averageValue");
             }
         }
         _ => {
-            if at.field("name").text().is_empty() {
-                at.field("name").required("must specify a resource name");
+            let (name, container) = (at.field("name"), at.field("container"));
+            match name.text() {
+                "" => name.required("must specify a resource name"),
+                text if kind == "containerResource" => container_resource_name(&name, text),
+                _ => (),
             }
-            if kind == "containerResource" && at.field("container").text().is_empty() {
-                at.field("container").required("must specify a container");
+            match container.text() {
+                _ if kind != "containerResource" => (),
+                "" => container.required("must specify a container"),
+                _ => container.named(is_label),
             }
             amounts(&target);
             let utilization = target.field("averageUtilization");

@@ -1,17 +1,22 @@
 //! Jobs and cron jobs.
 
+mod indexes;
+mod spec;
+mod status;
+
 use api::field::FieldError;
-use api::validation::is_qualified_name;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::apps::{matches_template, template, template_defaults};
+use super::apps::{matches_template, parsed, template_defaults};
 use super::check::{At, check};
-use super::networking::domain_path;
-use super::{Strategy, fixed_at, items_mut, set_default, warnings};
+use super::{Strategy, fixed_at, items, items_mut, set_default, warnings};
 
-const MOST_INDEXED: i64 = 100_000;
-const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
+const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+/// More than this many at once, of more than that many in all, may be too much to keep track of.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MANY_AT_ONCE: i64 = 10_000;
 
 pub(super) struct Jobs;
 
@@ -28,12 +33,17 @@ impl Strategy for Jobs {
         true
     }
 
+    fn shares_labels(&self, object: &Object) -> bool {
+        is_unlabeled(object)
+    }
+
     fn default(&self, object: &mut Object) {
         template_defaults(object, &["spec"]);
         job_defaults(object.at_mut(&["spec"]));
         // A job that says nothing of itself is called what its pods are called.
-        let unlabeled = object.at(&["metadata", "labels"]).and_then(Value::as_object).is_none_or(Object::is_empty);
-        if let (true, Some(labels)) = (unlabeled, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
+        if let (true, Some(labels)) =
+            (is_unlabeled(object), object.at(&["spec", "template", "metadata", "labels"]).cloned())
+        {
             object.metadata().insert("labels".into(), labels);
         }
     }
@@ -44,47 +54,52 @@ impl Strategy for Jobs {
             return;
         }
         let (uid, name) = (object.uid().to_owned(), object.name().to_owned());
-        let unlabeled = object.at(&["metadata", "labels"]).and_then(Value::as_object).is_none_or(Object::is_empty);
         let labels = object.at_mut(&["spec", "template", "metadata", "labels"]);
-        for (key, value) in [("controller-uid", &uid), ("job-name", &name)] {
-            labels.insert(format!("batch.kubernetes.io/{key}"), value.clone().into());
-            labels.insert(key.into(), value.clone().into());
-        }
-        let labels = labels.clone();
-        if unlabeled {
-            object.metadata().insert("labels".into(), labels.into());
+        for (keys, value) in [(NAME_LABELS, name), (UID_LABELS, uid.clone())] {
+            for key in keys {
+                // One that the user set is left for validation to refuse.
+                labels.entry(key).or_insert_with(|| value.clone().into());
+            }
         }
         let selector = object.at_mut(&["spec", "selector", "matchLabels"]);
-        selector.insert("batch.kubernetes.io/controller-uid".into(), uid.into());
+        selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             let spec = at.field("spec");
-            if !spec.field("manualSelector").is_true() && !at.at(&["metadata", "uid"]).is_empty() {
-                generated_selector(&at);
-            }
-            job(&spec);
-            let selector = spec.field("selector");
-            let typed = serde_json::from_value(selector.value().clone()).ok();
-            if let Some(parsed) = typed.and_then(|s| api::selector::Selector::from_label_selector(Some(&s)).ok()) {
-                matches_template(&parsed, &spec.field("template"));
+            generated_selector(&at);
+            whole_spec(&spec);
+            let last = spec.field("completions").number().unwrap_or(0) - 1;
+            if spec.field("completionMode").text() == "Indexed" && last >= 0 {
+                let name = at.at(&["metadata", "name"]);
+                let hostname = format!("{}-{last}", name.text());
+                if !api::validation::is_label(&hostname).is_empty() {
+                    let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
+                    name.complain(FieldError::invalid(name.path(), name.text(), detail));
+                }
             }
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let get = |object: &Object, field: &str| object.at(&["spec", field]).cloned().unwrap_or_default();
-        let mut errors = Vec::new();
-        // An indexed job may be resized as long as all of it runs at once.
-        let elastic = get(new, "completionMode") == "Indexed" && get(new, "completions") == get(new, "parallelism");
-        if !elastic || get(old, "completions").is_null() {
-            errors.extend(fixed_at(new, old, &["spec", "completions"]));
-        }
+        // Upstream looks at the whole spec once more here.
+        let mut errors = check(new, |at| {
+            let spec = at.field("spec");
+            whole_spec(&spec);
+            let completions = spec.field("completions");
+            let before = old.at(&["spec", "completions"]).unwrap_or(&Value::Null);
+            match spec.field("completionMode").text() == "Indexed" {
+                false => at.extend(fixed_at(new, old, &["spec", "completions"])),
+                true if completions.value() == before || !completions.exists() => (),
+                true if completions.value() != spec.field("parallelism").value() => {
+                    completions.invalid("can only be modified in tandem with spec.parallelism");
+                }
+                true => (),
+            }
+        });
         errors.extend(fixed_at(new, old, &["spec", "selector"]));
-        if get(old, "suspend") != true {
-            errors.extend(fixed_at(new, old, &["spec", "template"]));
-        }
+        errors.extend(template_change(new, old));
         for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
             errors.extend(fixed_at(new, old, &["spec", field]));
         }
@@ -92,34 +107,135 @@ impl Strategy for Jobs {
     }
 
     fn validate_status(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        check(new, |at| {
-            let status = at.field("status");
-            status.none_negative(&["active", "succeeded", "failed", "ready", "terminating"]);
-            for (field, name) in [("failed", "failed"), ("succeeded", "succeeded")] {
-                let before = old.at(&["status", field]).and_then(Value::as_i64).unwrap_or(0);
-                let count = status.field(field);
-                if count.number().unwrap_or(0) < before {
-                    let detail = format!("cannot decrease the {name} counter");
-                    count.complain(FieldError::invalid(count.path(), count.number().unwrap_or(0), detail));
-                }
-            }
-        })
+        status::validate(new, old)
     }
 
     fn warnings(&self, object: &Object) -> Vec<String> {
-        warnings::workload(object, &["spec", "template"])
+        let mut told = warnings::name(object, "this is used in Pod names and hostnames");
+        told.extend(job_warnings(object, &["spec"]));
+        told
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        if warnings::has_new_spec(subresource, new, old) { job_warnings(new, &["spec"]) } else { Vec::new() }
+    }
+}
+
+fn is_unlabeled(object: &Object) -> bool {
+    object.at(&["metadata", "labels"]).and_then(Value::as_object).is_none_or(Object::is_empty)
+}
+
+/// The spec with its selector, which must select the pods it makes.
+fn whole_spec(spec: &At<'_>) {
+    spec::job(spec);
+    let selector = spec.field("selector");
+    if selector.exists() {
+        selector.selector();
+        if let Some(parsed) = parsed(&selector) {
+            matches_template(&parsed, &spec.field("template"));
+        }
+    } else {
+        selector.required("");
+        // Without a selector nothing is selected.
+        spec.at(&["template", "metadata", "labels"]).invalid("`selector` does not match template `labels`");
     }
 }
 
 /// What the server gave it, nobody may have changed.
 fn generated_selector(at: &At<'_>) {
-    const CONTROLLER: &str = "batch.kubernetes.io/controller-uid";
-    let (uid, selector) = (at.at(&["metadata", "uid"]), at.at(&["spec", "selector"]));
-    let labels = selector.at(&["matchLabels"]);
-    let known = [CONTROLLER, "controller-uid"].iter().any(|key| labels.field(key).value() == uid.value());
-    if !known || labels.entries().len() != 1 || !selector.field("matchExpressions").is_empty() {
+    let (spec, uid, name) = (at.field("spec"), at.at(&["metadata", "uid"]), at.at(&["metadata", "name"]));
+    let selector = spec.field("selector");
+    if spec.field("manualSelector").is_true() || !selector.exists() {
+        return;
+    }
+    let labels = spec.at(&["template", "metadata", "labels"]);
+    let [old_uid, new_uid] = UID_LABELS;
+    let [old_name, new_name] = NAME_LABELS;
+    let expected = [(old_uid, &uid), (old_name, &name), (new_uid, &uid), (new_name, &name)];
+    for (key, wanted) in expected {
+        let place = labels.path().key(key);
+        let detail = format!("must be '{}'", wanted.text());
+        match labels.field(key) {
+            label if !label.exists() => label.complain(FieldError::required(&place, detail)),
+            label if label.value() != wanted.value() => {
+                label.complain(FieldError::invalid(&place, labels.value().clone(), detail));
+            }
+            _ => (),
+        }
+    }
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.text().to_owned()));
+    if parsed(&selector).is_some_and(|parsed| !parsed.matches(&expected.into_iter().collect())) {
         selector.invalid("`selector` not auto-generated");
     }
+}
+
+/// Where pods of a job that rests will run, and how much they get, may still be changed.
+fn template_change(new: &Object, old: &Object) -> Vec<FieldError> {
+    const TEMPLATE: [&str; 3] = ["spec", "template", "spec"];
+    let mut rests = false;
+    check(old, |at| {
+        let status = at.field("status");
+        let begun = status.field("startTime").exists() && !status::is(&status, "Suspended", "True");
+        rests = at.at(&["spec", "suspend"]).is_true() && !begun && status::count(&status, "active") == 0;
+    });
+    if !rests {
+        return fixed_at(new, old, &["spec", "template"]);
+    }
+    let spec = |object: &Object| object.at(&TEMPLATE).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (wanted, mut allowed) = (spec(new), spec(old));
+    for field in ["nodeSelector", "tolerations", "schedulingGates"] {
+        take(&mut allowed, &wanted, field);
+    }
+    match (wanted.get("affinity").and_then(Value::as_object), allowed.contains_key("affinity")) {
+        (Some(affinity), _) => take(allowed.at_mut(&["affinity"]), affinity, "nodeAffinity"),
+        (None, true) => {
+            allowed.remove_at(&["affinity", "nodeAffinity"]);
+            if allowed.get("affinity").and_then(Value::as_object).is_some_and(Object::is_empty) {
+                allowed.remove("affinity");
+            }
+        }
+        (None, false) => (),
+    }
+    for list in ["containers", "initContainers"] {
+        let all = items(&wanted, &[list]);
+        if items(&allowed, &[list]).len() != all.len() {
+            continue;
+        }
+        for (container, wanted) in items_mut(&mut allowed, list).zip(all) {
+            if container.get("name") == wanted.get("name") {
+                take(container, wanted, "resources");
+            }
+        }
+    }
+    if wanted == allowed {
+        return Vec::new();
+    }
+    vec![FieldError::invalid("spec.template.spec", wanted, "field is immutable")]
+}
+
+/// What `from` has in this field.
+fn take(object: &mut Object, from: &Object, field: &str) {
+    match from.get(field) {
+        Some(value) => object.insert(field.to_owned(), value.clone()),
+        None => object.remove(field),
+    };
+}
+
+fn job_warnings(object: &Object, path: &[&str]) -> Vec<String> {
+    let mut told = Vec::new();
+    check(object, |at| {
+        let spec = at.at(path);
+        let above = |field: &str, most: i64| spec.field(field).number().is_some_and(|number| number > most);
+        if spec.field("completionMode").text() == "Indexed"
+            && above("completions", MANY_COMPLETIONS)
+            && above("parallelism", MANY_AT_ONCE)
+        {
+            told.push(format!("{}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail", spec.path()));
+        }
+    });
+    let template: Vec<&str> = path.iter().copied().chain(["template"]).collect();
+    told.extend(warnings::template(object, &template));
+    told
 }
 
 fn job_defaults(spec: &mut Object) {
@@ -138,127 +254,15 @@ fn job_defaults(spec: &mut Object) {
     ] {
         set_default(spec, &[field], value);
     }
+    failure_defaults(spec);
+}
+
+fn failure_defaults(spec: &mut Object) {
     if let Some(policy) = spec.get_mut("podFailurePolicy").and_then(Value::as_object_mut) {
         for rule in items_mut(policy, "rules") {
-            items_mut(rule, "onPodConditions").for_each(|pattern| set_default(pattern, &["status"], "True"));
+            let unset = items_mut(rule, "onPodConditions").filter(|pattern| pattern.text(&["status"]).is_empty());
+            unset.for_each(|pattern| drop(pattern.insert("status".into(), "True".into())));
         }
-    }
-}
-
-fn job(spec: &At<'_>) {
-    spec.none_negative(&[
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ]);
-    let per_index = spec.field("backoffLimitPerIndex");
-    if spec.field("maxFailedIndexes").exists() && !per_index.exists() {
-        per_index.required("when maxFailedIndexes is specified");
-    }
-    if spec.field("managedBy").exists() {
-        domain_path(&spec.field("managedBy"));
-    }
-    completion(spec);
-    let policy = spec.field("podFailurePolicy");
-    if policy.exists() {
-        policy.each("rules").iter().for_each(|rule| failure_rule(rule, spec));
-    }
-    let replacement = spec.field("podReplacementPolicy");
-    match policy.exists() {
-        true => replacement.one_of_if_set(&["Failed"]),
-        false => replacement.one_of_if_set(&["Failed", "TerminatingOrFailed"]),
-    }
-    template(&spec.field("template"));
-    let restart = spec.at(&["template", "spec", "restartPolicy"]);
-    match restart.text() {
-        "OnFailure" if policy.exists() => {
-            restart.invalid("only \"Never\" is supported when podFailurePolicy is specified");
-        }
-        "Always" | "" => restart.required("valid values: \"OnFailure\", \"Never\""),
-        _ => restart.one_of(&["OnFailure", "Never"]),
-    }
-}
-
-fn completion(spec: &At<'_>) {
-    let (mode, completions) = (spec.field("completionMode"), spec.field("completions"));
-    mode.one_of_if_set(&["NonIndexed", "Indexed"]);
-    if mode.text() == "Indexed" {
-        if !completions.exists() {
-            completions.required("when completion mode is Indexed");
-        }
-        let parallelism = spec.field("parallelism");
-        if parallelism.number().is_some_and(|count| count > MOST_INDEXED) {
-            parallelism
-                .invalid(format!("must be less than or equal to {MOST_INDEXED} when completion mode is Indexed"));
-        }
-        let failed = spec.field("maxFailedIndexes");
-        if failed.number().zip(completions.number()).is_some_and(|(failed, all)| failed > all) {
-            failed.invalid("must be less than or equal to completions");
-        }
-        return;
-    }
-    for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
-        if spec.field(field).exists() {
-            spec.field(field).invalid("requires indexed completion mode");
-        }
-    }
-    if spec.field("successPolicy").exists() {
-        spec.field("successPolicy").invalid("requires indexed completion mode");
-    }
-}
-
-fn failure_rule(at: &At<'_>, spec: &At<'_>) {
-    let action = at.field("action");
-    match action.text() {
-        "" => action.required("valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]"),
-        "FailIndex" if !spec.field("backoffLimitPerIndex").exists() => {
-            action.invalid("requires the backoffLimitPerIndex to be set");
-        }
-        _ => action.one_of(&ACTIONS),
-    }
-    let (codes, conditions) = (at.field("onExitCodes"), at.field("onPodConditions"));
-    if codes.exists() {
-        exit_codes(&codes);
-    }
-    for pattern in conditions.items() {
-        pattern.field("type").named(is_qualified_name);
-        pattern.field("status").one_of(&["False", "True", "Unknown"]);
-    }
-    let tell = |detail: &str| {
-        let mut error = FieldError::invalid(at.path(), Value::Null, detail);
-        error.value.clear();
-        at.complain(error);
-    };
-    match (codes.exists(), conditions.is_empty()) {
-        (true, false) => tell("specifying both OnExitCodes and OnPodConditions is not supported"),
-        (false, true) => tell("specifying one of OnExitCodes and OnPodConditions is required"),
-        _ => (),
-    }
-}
-
-fn exit_codes(at: &At<'_>) {
-    let (operator, values) = (at.field("operator"), at.field("values"));
-    operator.one_of(&["In", "NotIn"]);
-    if values.is_empty() {
-        values.invalid("at least one value is required");
-    }
-    let numbers: Vec<i64> = values.items().iter().filter_map(At::number).collect();
-    let mut seen = Vec::new();
-    for value in values.items() {
-        if operator.text() == "In" && value.number() == Some(0) {
-            value.invalid("must not be 0 for the In operator");
-        }
-        if seen.contains(&value.number()) {
-            value.duplicate();
-        }
-        seen.push(value.number());
-    }
-    if !numbers.is_sorted() {
-        values.invalid("must be ordered");
     }
 }
 
@@ -282,6 +286,7 @@ impl Strategy for CronJobs {
             set_default(object, &["spec", field], value);
         }
         template_defaults(object, &["spec", "jobTemplate", "spec"]);
+        failure_defaults(object.at_mut(&["spec", "jobTemplate", "spec"]));
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
@@ -292,11 +297,19 @@ impl Strategy for CronJobs {
             time_zone(&spec.field("timeZone"));
             spec.field("concurrencyPolicy").needed_one_of(&["Allow", "Forbid", "Replace"]);
             let inner = spec.at(&["jobTemplate", "spec"]);
-            job(&inner);
+            spec::job(&inner);
+            if inner.field("selector").exists() {
+                inner.field("selector").invalid("`selector` will be auto-generated");
+            }
             if inner.field("manualSelector").is_true() {
                 inner.field("manualSelector").one_of_values("true", &["nil", "false"]);
             }
             spec.none_negative(&["successfulJobsHistoryLimit", "failedJobsHistoryLimit"]);
+        })
+    }
+
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
+        check(object, |at| {
             let name = at.at(&["metadata", "name"]);
             if name.text().len() > NAME_MAX {
                 name.invalid(format!("must be no more than {NAME_MAX} characters"));
@@ -305,7 +318,16 @@ impl Strategy for CronJobs {
     }
 
     fn warnings(&self, object: &Object) -> Vec<String> {
-        warnings::workload(object, &["spec", "jobTemplate", "spec", "template"])
+        let mut told = warnings::name(object, "this is used in Pod names and hostnames");
+        told.extend(job_warnings(object, &["spec", "jobTemplate", "spec"]));
+        told
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        match warnings::has_new_spec(subresource, new, old) {
+            true => job_warnings(new, &["spec", "jobTemplate", "spec"]),
+            false => Vec::new(),
+        }
     }
 }
 
@@ -327,10 +349,20 @@ fn time_zone(at: &At<'_>) {
     }
     match at.text() {
         "" => at.invalid("timeZone must be nil or non-empty string"),
+        zone if zone.split('/').any(|part| !is_zone_part(part)) => at.invalid(format!("unknown time zone {zone}")),
         zone if zone.eq_ignore_ascii_case("Local") => {
             at.invalid("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
         }
         zone if jiff::tz::TimeZone::get(zone).is_err() => at.invalid(format!("unknown time zone {zone}")),
         _ => (),
     }
+}
+
+fn is_zone_part(part: &str) -> bool {
+    const LONGEST: usize = 14;
+    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'+');
+    (1..=LONGEST).contains(&part.len())
+        && !matches!(part, "." | "..")
+        && !part.starts_with('-')
+        && part.bytes().all(known)
 }

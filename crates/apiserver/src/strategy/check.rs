@@ -337,6 +337,13 @@ impl<'a> At<'a> {
         }
     }
 
+    /// Whether `rules` have nothing to complain of here; nobody is told what they have.
+    pub(super) fn is_fine(&self, rules: impl FnOnce(&At<'_>)) -> bool {
+        let errors = RefCell::default();
+        rules(&At { errors: &errors, ..self.clone() });
+        errors.into_inner().is_empty()
+    }
+
     /// Must be what it is in `old`, an object of the same kind.
     pub(super) fn immutable(&self, old: &At<'_>) {
         if self.value != old.value {

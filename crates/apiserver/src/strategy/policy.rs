@@ -1,10 +1,12 @@
 //! Disruption budgets and priority classes.
 
 use api::field::{FieldError, Path};
+use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
 use super::check::check;
+use super::conditions::conditions;
 use super::{Strategy, set_default};
 
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
@@ -14,6 +16,11 @@ const SYSTEM_CLASSES: [(&str, i64); 2] =
 pub(super) struct PodDisruptionBudgets;
 
 impl Strategy for PodDisruptionBudgets {
+    /// Upstream asks no more of its name.
+    fn name_rule(&self) -> NameRule {
+        NameRule::PathSegment
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -38,6 +45,7 @@ impl Strategy for PodDisruptionBudgets {
     fn validate_status(&self, new: &Object, _old: &Object) -> Vec<FieldError> {
         check(new, |at| {
             let counts = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+            conditions(&at.at(&["status", "conditions"]));
             at.field("status").none_negative(&counts);
         })
     }
@@ -46,15 +54,16 @@ impl Strategy for PodDisruptionBudgets {
 pub(super) struct PriorityClasses;
 
 impl Strategy for PriorityClasses {
-    fn counts_generation(&self) -> bool {
-        true
+    /// Nothing is counted afterwards.
+    fn prepare_for_create(&self, object: &mut Object) {
+        object.metadata().insert("generation".into(), 1.into());
     }
 
     fn default(&self, object: &mut Object) {
         set_default(object, &["preemptionPolicy"], "PreemptLowerPriority");
     }
 
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
         let name = object.name();
         check(object, |at| {
             let value = at.field("value");
@@ -74,7 +83,9 @@ impl Strategy for PriorityClasses {
                 let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
                 value.forbidden(detail);
             }
-            at.field("preemptionPolicy").one_of_if_set(&["PreemptLowerPriority", "Never"]);
+            if at.field("preemptionPolicy").exists() {
+                at.field("preemptionPolicy").needed_one_of(&["PreemptLowerPriority", "Never"]);
+            }
         })
     }
 

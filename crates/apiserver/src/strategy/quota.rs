@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::field::FieldError;
+use api::quantity::Quantity;
 use api::validation::is_qualified_name;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
@@ -75,7 +76,15 @@ pub(super) fn container_resource_name(at: &At<'_>, name: &str) {
 pub(super) struct LimitRanges;
 
 impl Strategy for LimitRanges {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Object) {
+        // One that is called nothing is given a name nobody else has.
+        if object.name().is_empty() && object.text(&["metadata", "generateName"]).is_empty() {
+            object.metadata().insert("name".into(), uuid::Uuid::new_v4().to_string().into());
+        }
         for limit in items_mut(object.at_mut(&["spec"]), "limits") {
             if limit.text(&["type"]) != "Container" {
                 continue;
@@ -94,12 +103,14 @@ impl Strategy for LimitRanges {
             let mut kinds = BTreeSet::new();
             for limit in at.at(&["spec", "limits"]).items() {
                 let kind = limit.field("type");
+                let wrong = is_qualified_name(kind.text());
                 kind.named(is_qualified_name);
-                if !kind.text().contains('/') && !["Pod", "Container", "PersistentVolumeClaim"].contains(&kind.text()) {
+                let standard = ["Pod", "Container", "PersistentVolumeClaim"].contains(&kind.text());
+                if wrong.is_empty() && !kind.text().contains('/') && !standard {
                     kind.invalid("must be a standard limit type or fully qualified");
                 }
                 if !kinds.insert(kind.text()) {
-                    kind.duplicate();
+                    kind.complain(FieldError::duplicate(kind.path(), kind.text()));
                 }
                 limit_range_item(&limit, kind.text());
             }
@@ -170,11 +181,48 @@ fn amounts(at: &At<'_>, kind: &str, name: &str) {
         let place = at.path().child("maxLimitRequestRatio").key(name);
         at.complain(FieldError::invalid(&place, ratio.to_string(), format!("ratio {ratio} is less than 1")));
     }
+    if let (Some(ratio), Some(least), Some(most)) = (ratio, least, most) {
+        let highest = most.milli_value() as f64 / least.milli_value() as f64;
+        if ratio.milli_value() as f64 / 1000.0 > highest {
+            let place = at.path().child("maxLimitRequestRatio").key(name);
+            let detail = format!("ratio {ratio} is greater than max/min = {highest:.6}");
+            at.complain(FieldError::invalid(&place, ratio.to_string(), detail));
+        }
+    }
+    if let (false, Some(limit), Some(request)) = (may_overcommit(name), limit, request)
+        && limit != request
+    {
+        let place = at.path().child("defaultRequest").key(name);
+        let detail = format!("default value {limit} must equal to defaultRequest value {request} in {name}");
+        at.complain(FieldError::invalid(&place, request.to_string(), detail));
+    }
+}
+
+/// More of it may be promised than there is.
+pub(super) fn may_overcommit(name: &str) -> bool {
+    !name.contains('/') && !name.starts_with("hugepages-") || name.contains("kubernetes.io/")
 }
 
 pub(super) struct ResourceQuotas;
 
 impl Strategy for ResourceQuotas {
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        let hard = |name: &str| object.at(&["spec", "hard"]).and_then(|hard| hard.get(name)).and_then(Value::as_str);
+        let mut told = Vec::new();
+        for name in ["cpu", "memory", "storage", "ephemeral-storage"] {
+            let bare = Some(name.to_owned()).filter(|name| ["cpu", "memory"].contains(&name.as_str()));
+            let request = [Some(format!("requests.{name}")), bare].into_iter().flatten();
+            let request = request.filter_map(|name| Some((hard(&name)?, name))).next();
+            let limit = format!("limits.{name}");
+            if let (Some((asked, request)), Some(most)) = (request, hard(&limit))
+                && Quantity::parse(asked).ok() > Quantity::parse(most).ok()
+            {
+                told.push(format!("ResourceQuota {request} ({asked}) should be less than {limit} ({most})"));
+            }
+        }
+        told
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             let spec = at.field("spec");

@@ -45,7 +45,17 @@ pub(super) fn workload(object: &Object, path: &[&str]) -> Vec<String> {
     told
 }
 
-fn name(object: &Object, used: &str) -> Vec<String> {
+/// What to tell of a changed object with the pod template at `path`.
+pub(super) fn changed(subresource: &str, new: &Object, old: &Object, path: &[&str]) -> Vec<String> {
+    if has_new_spec(subresource, new, old) { template(new, path) } else { Vec::new() }
+}
+
+/// The change counts as one of what the object is to be.
+pub(super) fn has_new_spec(subresource: &str, new: &Object, old: &Object) -> bool {
+    subresource.is_empty() && new.at(&["metadata", "generation"]) != old.at(&["metadata", "generation"])
+}
+
+pub(super) fn name(object: &Object, used: &str) -> Vec<String> {
     let wrong = is_label(object.name());
     let why = "which can result in surprising behavior; a DNS label is recommended";
     if wrong.is_empty() { Vec::new() } else { vec![format!("metadata.name: {used}, {why}: [{}]", wrong.join(" "))] }

@@ -8,7 +8,7 @@ use api::validation::{is_config_key, is_label, is_port_name, is_subdomain};
 use serde_json::Value;
 
 use super::super::check::{At, PROTOCOLS};
-use super::super::quota::container_resource_name;
+use super::super::quota::{container_resource_name, may_overcommit};
 use super::handler::{PROBES, lifecycle};
 use super::{USER_IDS, apparmor, claims, names, seccomp, volume};
 
@@ -339,7 +339,7 @@ fn resources(at: &At<'_>, spec: &At<'_>) {
     }
     for (name, amount) in amounts("requests") {
         amount_rules(&name, &amount);
-        let overcommits = !name.contains('/') && !name.starts_with("hugepages-") || name.contains("kubernetes.io/");
+        let overcommits = may_overcommit(&name);
         let place = at.field("requests").path().clone();
         let tell = |detail: String| amount.complain(FieldError::invalid(&place, amount.text(), detail));
         match limits.get(&name) {
