@@ -77,16 +77,34 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
-/// Writes the scalars that upstream writes even when they are zero, and the lists that are null where they are empty. Defaults come before, for which zero is not set.
+/// Writes the scalars that upstream writes even when they are zero, and null for the lists it always writes. Defaults come before, for which zero
+/// is not set.
 pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) {
+    complete_with(map, schema, |_| ());
+}
+
+/// The same of what is about to be stored, where an empty list is none. Until then it is one that its manager has written.
+pub fn complete_for_storage(map: &mut serde_json::Map<String, Value>, schema: &Type) {
+    complete_with(map, schema, |list| {
+        if list.as_array().is_some_and(Vec::is_empty) {
+            *list = Value::Null;
+        }
+    });
+}
+
+fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, settle: fn(&mut Value)) {
+    // Upstream stores definitions as JSON, in which an empty list is not the same as none.
+    let is_json = schema.name.contains("apiextensions");
     for field in schema.fields.iter() {
-        let is_list = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
+        let is_null = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
         match map.get_mut(field.name.as_ref()) {
-            // Upstream stores definitions as JSON, in which an empty list is not the same as none.
-            Some(Value::Array(items)) if is_list && items.is_empty() && schema.name.contains("apiextensions") => (),
-            Some(value) if is_list && value.as_array().is_some_and(Vec::is_empty) => *value = Value::Null,
-            Some(value) => complete_shape(value, &field.shape),
-            None if is_list => drop(map.insert(field.name.to_string(), Value::Null)),
+            Some(value) => {
+                if is_null && !is_json {
+                    settle(value);
+                }
+                complete_shape(value, &field.shape, settle);
+            }
+            None if is_null => drop(map.insert(field.name.to_string(), Value::Null)),
             None if field.zero == Zero::Written => {
                 let zero = match field.shape {
                     Shape::String => Value::from(""),
@@ -101,11 +119,15 @@ pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
-fn complete_shape(value: &mut Value, shape: &Shape) {
+fn complete_shape(value: &mut Value, shape: &Shape, settle: fn(&mut Value)) {
     match (value, shape) {
-        (Value::Object(map), Shape::Object(inner)) => complete(map, inner),
-        (Value::Array(items), Shape::List(inner)) => items.iter_mut().for_each(|item| complete_shape(item, inner)),
-        (Value::Object(map), Shape::Map(inner)) => map.values_mut().for_each(|item| complete_shape(item, inner)),
+        (Value::Object(map), Shape::Object(inner)) => complete_with(map, inner, settle),
+        (Value::Array(items), Shape::List(inner)) => {
+            items.iter_mut().for_each(|item| complete_shape(item, inner, settle));
+        }
+        (Value::Object(map), Shape::Map(inner)) => {
+            map.values_mut().for_each(|item| complete_shape(item, inner, settle));
+        }
         _ => (),
     }
 }

@@ -125,7 +125,7 @@ impl Writer<'_> {
         if let (true, Some(labels)) = (shares_labels, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
             object.metadata().insert("labels".into(), labels);
         }
-        api::decode::complete(&mut object, &self.served.schema);
+        api::decode::complete_for_storage(&mut object, &self.served.schema);
         let mut errors =
             api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
         errors.extend(self.served.strategy().validate(&object));
@@ -282,6 +282,7 @@ impl Writer<'_> {
         } else {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
+        api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
         if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
