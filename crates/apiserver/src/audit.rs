@@ -21,7 +21,7 @@ pub use self::log::AuditLog;
 use self::log::Log;
 use self::policy::{Level, Policy};
 use crate::auth;
-use crate::http::{Accept, Body, again, decode_any, full, held, read, respond_error};
+use crate::http::{Body, again, decode_any, full, held, read, respond_error};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
@@ -109,7 +109,7 @@ impl ApiServer {
         let (mut response, status, mut object) = match result {
             Err(error) => {
                 let whole = error.to_status();
-                let response = respond_error(&error, &context.accept().unwrap_or_default());
+                let response = respond_error(&error, &context.headers, &context.query);
                 (response, event::bare_status(whole.clone()), Some(whole))
             }
             Ok(response) => {
@@ -133,7 +133,7 @@ impl ApiServer {
                     object = decode_any(&parts.headers, &bytes);
                     Response::from_parts(parts, full(bytes))
                 }
-                Err(error) => respond_error(&ApiError::internal(error), &Accept::default()),
+                Err(error) => respond_error(&ApiError::internal(error), &context.headers, &context.query),
             };
         }
         audit.store(&event, "ResponseComplete", Some(status), object).await;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 pub(crate) use self::trust::publish as publish_trust;
 use crate::field_manager::Tracking;
 use crate::handlers::{DeleteOptions, Writer};
+use crate::health::Phase;
 use crate::server::ApiServer;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -30,6 +31,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     // Roles live in them.
     let namespaces = NAMESPACES.map(|name| ("", "namespaces", "", json!({"metadata": {"name": name}})));
     ensure_all(server, namespaces).await?;
+    server.health.reach(Phase::Namespaced);
     let mut wanted: Vec<(&str, &str, &str, Value)> = Vec::new();
     for (name, value, description) in [
         (
@@ -62,10 +64,16 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     });
     wanted.push(("", "configmaps", "kube-system", tracking));
     ensure_all(server, wanted).await?;
+    local_apis::remove_old(server).await?;
+    server.health.reach(Phase::Bootstrapped);
     trust::publish(server).await?;
+    server.health.reach(Phase::Trusted);
     claims::repair(server).await?;
+    server.health.reach(Phase::Repaired);
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
-    crate::master_leases::start(server).await
+    crate::master_leases::start(server).await?;
+    server.health.reach(Phase::Published);
+    Ok(())
 }
 
 /// One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.

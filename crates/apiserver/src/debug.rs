@@ -7,6 +7,19 @@ use crate::http::{Body, read, respond_bytes};
 use crate::server::ApiServer;
 
 pub(crate) const VERBOSITY: &str = "/debug/flags/v";
+const FLAGS: &str = "/debug/flags";
+
+/// The page above it.
+pub(crate) fn is_asked(server: &ApiServer, path: &str) -> bool {
+    let below = path.strip_prefix(FLAGS);
+    server.config.set_verbosity.is_some() && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+pub(crate) fn index() -> Response<Body> {
+    const PAGE: &str = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n\
+                        <table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n";
+    respond_bytes(StatusCode::OK, "text/html; charset=utf-8", PAGE)
+}
 
 /// Changes how much is logged, to what `--v` would have said.
 pub type SetVerbosity = fn(u8);

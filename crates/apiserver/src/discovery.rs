@@ -2,20 +2,38 @@
 
 use std::sync::Arc;
 
-use ::http::{HeaderValue, Response, StatusCode, header};
+use ::http::{HeaderValue, Method, Response, StatusCode, header};
 use api::ApiError;
 use base64::Engine as _;
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::aggregator::{self, Remote, described};
 use crate::bootstrap::local_apis;
 use crate::custom::compare_versions;
-use crate::http::{Body, page_not_found, respond, respond_bytes};
+use crate::http::{Accept, Body, Offer, full, page_not_found, respond, respond_lines};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
+use crate::{health, routes};
 
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const AGGREGATED: &str = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+const PATHS: [&str; 13] = [
+    "/.well-known/openid-configuration",
+    "/api",
+    "/api/v1",
+    "/apis",
+    "/apis/",
+    "/metrics",
+    "/metrics/slis",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/openapi/v3/",
+    "/openid/v1/jwks",
+    "/statusz",
+    "/version",
+];
 
 /// What is served at the moment of the request.
 struct All<'a> {
@@ -31,13 +49,21 @@ impl All<'_> {
     }
 }
 
-pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
-    let parts: Vec<&str> = context.info.path.trim_matches('/').split('/').collect();
-    let ok = |value: &Value| Ok(respond(StatusCode::OK, &context.accept()?, value));
-    let accept = context.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let wants_aggregated = accept.contains("as=APIGroupDiscoveryList")
-        && accept.contains("v=v2")
-        && !accept.starts_with("application/json,");
+pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context, method: &Method) -> Result<Response<Body>, ApiError> {
+    let path = context.info.path.strip_prefix('/').unwrap_or_default();
+    let parts: Vec<&str> = path.strip_suffix('/').unwrap_or(path).split('/').collect();
+    let ok = |value: &Value| {
+        let accept = Accept::of(&context.headers, &context.query, Offer::Plain)?;
+        Ok(respond(StatusCode::OK, &accept, value))
+    };
+    let is_known = |group: &str, version: &str| server.registry.has_version(group, version);
+    match parts.as_slice() {
+        ["api"] => routes::check_discovery(method, &context.headers)?,
+        ["api", version] if is_known("", version) => routes::check_discovery(method, &context.headers)?,
+        ["apis", group, version] if is_known(group, version) => routes::check_discovery(method, &context.headers)?,
+        _ => (),
+    }
+    let aggregated_as = || Accept::negotiate(&context.headers, &context.query, Offer::Aggregated);
     let server = &All { server, served: server.all_served(), remotes: server.aggregator.all() };
     let unknown = |name: &str| {
         !server.served.iter().any(|served| served.info.group == name)
@@ -45,9 +71,9 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
     };
     match parts.as_slice() {
         ["apis", name, ..] if unknown(name) => Ok(page_not_found()),
-        [""] => ok(&json!({"paths": paths(server)})),
-        ["api"] if wants_aggregated => Ok(aggregated(server, context, true)),
-        ["apis"] if wants_aggregated => Ok(aggregated(server, context, false)),
+        ["" | "index.html"] => Ok(respond_lines(StatusCode::OK, &json!({"paths": paths(server)}))),
+        ["api"] if let Some(accept) = aggregated_as() => Ok(aggregated(server, context, &accept, true)),
+        ["apis"] if let Some(accept) = aggregated_as() => Ok(aggregated(server, context, &accept, false)),
         ["api"] => {
             let config = &server.server.config;
             let address = format!("{}:{}", config.advertise_address, config.secure_port);
@@ -81,20 +107,8 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
 }
 
 fn paths(server: &All<'_>) -> Vec<String> {
-    let mut paths: Vec<String> = [
-        "/api",
-        "/api/v1",
-        "/apis",
-        "/healthz",
-        "/livez",
-        "/metrics",
-        "/openapi/v2",
-        "/openapi/v3",
-        "/readyz",
-        "/version",
-    ]
-    .map(String::from)
-    .to_vec();
+    let mut paths: Vec<String> = PATHS.map(String::from).to_vec();
+    paths.extend(health::paths(server.server));
     for (name, versions) in groups(server) {
         paths.extend(versions.iter().map(|version| format!("/apis/{name}/{version}")));
         paths.push(format!("/apis/{name}"));
@@ -164,9 +178,12 @@ fn resource_list(server: &All<'_>, group: &str, version: &str) -> Result<Value, 
     if first.custom().is_none() {
         resources.sort_by(|a, b| name_of(a).cmp(name_of(b)));
     }
-    Ok(json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.info.api_version(), "resources": resources,
-    }))
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": first.info.api_version(), "resources": resources});
+    // The oldest version is told as it always was, without saying of which version the list itself is.
+    if let (false, Some(map)) = (group.is_empty(), list.as_object_mut()) {
+        map.insert("apiVersion".into(), "v1".into());
+    }
+    Ok(list)
 }
 
 fn name_of(entry: &Value) -> &str {
@@ -223,7 +240,7 @@ fn storage_version_hash(served: &Served) -> String {
     base64::engine::general_purpose::STANDARD.encode(digest.as_ref().get(..8).unwrap_or_default())
 }
 
-fn aggregated(server: &All<'_>, context: &Context, core: bool) -> Response<Body> {
+fn aggregated(server: &All<'_>, context: &Context, accept: &Accept, core: bool) -> Response<Body> {
     let groups = if core { vec![(String::new(), vec!["v1".to_owned()])] } else { groups(server) };
     let items: Vec<Value> = groups
         .iter()
@@ -245,24 +262,28 @@ fn aggregated(server: &All<'_>, context: &Context, core: bool) -> Response<Body>
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
                 .collect();
-            let metadata = if core {
-                json!({"creationTimestamp": null})
-            } else {
-                json!({"name": name, "creationTimestamp": null})
-            };
+            let metadata = if core { json!({}) } else { json!({"name": name}) };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
     let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
-    let bytes = list.to_string();
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes.as_bytes());
+    let digest = ring::digest::digest(&ring::digest::SHA512, list.to_string().as_bytes());
     let etag = format!("\"{}\"", digest.as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>());
     let known = context.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let mut response = if known == Some(etag.as_str()) {
-        respond_bytes(StatusCode::NOT_MODIFIED, AGGREGATED, "")
+        let mut unchanged = Response::new(full(Bytes::new()));
+        *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+        unchanged
     } else {
-        respond_bytes(StatusCode::OK, AGGREGATED, bytes)
+        let mut response = respond(StatusCode::OK, accept, &list);
+        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let told = HeaderValue::from_str(&format!("{}{AGGREGATED}", content_type.unwrap_or_default()));
+        if let Ok(told) = told {
+            response.headers_mut().insert(header::CONTENT_TYPE, told);
+        }
+        response
     };
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     if let Ok(value) = HeaderValue::from_str(&etag) {
         response.headers_mut().insert(header::ETAG, value);
     }
@@ -272,8 +293,13 @@ fn aggregated(server: &All<'_>, context: &Context, core: bool) -> Response<Body>
 
 fn aggregated_resource(served: &Served) -> Value {
     let info = &served.info;
+    // Of what is built in, the group and version above are meant.
+    let own = match served.custom() {
+        Some(_) => (info.group.clone(), info.version.clone()),
+        None => (String::new(), String::new()),
+    };
     let mut entry = json!({
-        "resource": info.plural, "responseKind": {"group": info.group, "version": info.version, "kind": info.kind},
+        "resource": info.plural, "responseKind": {"group": own.0, "version": own.1, "kind": info.kind},
         "scope": if info.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": info.singular, "verbs": verbs(served),
     });
     let Some(map) = entry.as_object_mut() else { return entry };
@@ -284,7 +310,7 @@ fn aggregated_resource(served: &Served) -> Value {
             .subresources
             .iter()
             .map(|sub| {
-                let (group, version) = sub.group_version.clone().unwrap_or((info.group.clone(), info.version.clone()));
+                let (group, version) = sub.group_version.clone().unwrap_or_else(|| own.clone());
                 json!({"subresource": sub.name, "responseKind": {"group": group, "version": version, "kind": sub.kind}, "verbs": sub.verbs})
             })
             .collect();

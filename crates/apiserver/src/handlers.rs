@@ -90,7 +90,7 @@ pub(crate) fn check_scope(served: &Served, info: &RequestInfo) -> Result<(), Api
     // A namespace's own path names it twice over.
     let own_path = info.resource == "namespaces" && info.namespace == info.name;
     let in_namespace = !info.namespace.is_empty() && !own_path;
-    let needs_one = served.info.namespaced && !matches!(info.verb, "list" | "watch" | "deletecollection");
+    let needs_one = served.info.namespaced && !(info.is_of_many && matches!(info.verb, "list" | "watch"));
     match (served.info.namespaced, in_namespace) {
         (false, true) => Err(ApiError::no_such_resource()),
         (true, false) if needs_one => Err(ApiError::no_such_resource()),
@@ -102,16 +102,24 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
     let accept = context.accept()?;
     let info = &context.info;
     let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
-    if context.query.get("resourceVersion") != Some("0") {
-        server.feed.current().await.map_err(crate::server::store_error)?;
+    match context.query.get("resourceVersion") {
+        Some("0") => (),
+        asked => {
+            let wanted = asked.map_or(Ok(0), options::revision).map_err(|why| ApiError::new(500, "", why))?;
+            let current = server.feed.current().await.map_err(crate::server::store_error)?;
+            if wanted > current {
+                return Err(options::too_large(wanted, current, 1));
+            }
+        }
     }
     let stored = cache.get(&served.key(&info.namespace, &info.name));
     let stored = stored.ok_or_else(|| ApiError::not_found(served.group_resource(), &info.name))?;
     if accept.form == http::Form::Whole && served.is_storage_version() && stored.is_plain {
         let bytes = match accept.encoding {
             http::Encoding::Json => {
-                let mut bytes = Vec::with_capacity(stored.size());
+                let mut bytes = Vec::with_capacity(stored.size() + 1);
                 stored.write(&mut bytes, true);
+                bytes.push(b'\n');
                 Some(bytes)
             }
             http::Encoding::Protobuf => {
@@ -125,7 +133,7 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
         }
     }
     let object = convert::from_storage(server, served, &stored).await?;
-    Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
+    respond_object(served, StatusCode::OK, context, &accept, &object)
 }
 
 /// One object in whatever form the client asked for.
@@ -135,9 +143,23 @@ fn respond_object(
     context: &Context,
     accept: &http::Accept,
     object: &Object,
-) -> Response<Body> {
-    let value = encode::object(served, context, accept, object);
-    respond(status, accept, &value)
+) -> Result<Response<Body>, ApiError> {
+    let value = encode::object(served, context, accept, object)?;
+    Ok(respond(status, accept, &value))
+}
+
+/// A name that can be part of no path is nothing's.
+pub(crate) fn check_name(info: &RequestInfo) -> Result<(), ApiError> {
+    let name = info.name.as_str();
+    let why = match name {
+        "." => "may not be '.'",
+        ".." => "may not be '..'",
+        _ if info.is_of_many || !name.contains('%') => return Ok(()),
+        // What would be two names stayed as it was sent.
+        _ if name.contains("%2f") || name.contains("%2F") => return Err(ApiError::no_such_resource()),
+        _ => "may not contain '%'",
+    };
+    Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {why}")))
 }
 
 /// Reads the body of a write as an object of the served kind: typed, pruned, and with its type filled in.

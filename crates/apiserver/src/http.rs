@@ -1,5 +1,6 @@
 //! Bodies, queries and content negotiation.
 
+mod accept;
 mod decode;
 pub(crate) mod gzip;
 mod turns;
@@ -17,6 +18,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
+pub(crate) use self::accept::{Accept, Encoding, Form, Offer, PROTOBUF, PageForm, check_produced, page_form};
 pub(crate) use self::decode::{decode_any, decode_bare, decode_object, decode_tracked, yaml, yaml_tracked};
 pub(crate) use self::turns::{CHUNK, in_turns};
 pub(crate) use self::warnings::add_warnings;
@@ -201,109 +203,6 @@ pub(crate) fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// How a client wants its answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accept {
-    pub encoding: Encoding,
-    pub form: Form,
-    /// The version of meta.k8s.io a Table or partial object is asked in.
-    pub meta_version: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Encoding {
-    #[default]
-    Json,
-    PrettyJson,
-    Yaml,
-    Protobuf,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Form {
-    #[default]
-    Whole,
-    Table,
-    PartialObjectMetadata,
-}
-
-pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const ACCEPTED: &str = "only the following media types are accepted: application/json, application/yaml, \
-                        application/vnd.kubernetes.protobuf";
-
-impl Accept {
-    pub(crate) fn of(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
-        Self::choose(headers, query, |_| true)
-    }
-
-    /// For what has no columns: a client that takes nothing but a table is refused.
-    pub(crate) fn without_table(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
-        Self::choose(headers, query, |accept| accept.form != Form::Table)
-    }
-
-    /// For what has no protobuf form; metadata alone has one.
-    pub(crate) fn without_protobuf(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
-        Self::choose(headers, query, |accept| accept.encoding != Encoding::Protobuf || accept.form != Form::Whole)
-    }
-
-    fn choose(headers: &HeaderMap, query: &Query, possible: impl Fn(&Self) -> bool) -> Result<Self, ApiError> {
-        let mut accept = match headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) {
-            None | Some("") => Self::default(),
-            Some(text) => {
-                let found = text.split(',').filter_map(media_range).find(possible);
-                found.ok_or_else(|| ApiError::not_acceptable(ACCEPTED))?
-            }
-        };
-        let wants_pretty = query.get("pretty").is_some_and(|v| v == "true" || v == "1")
-            || query.0.iter().any(|(k, v)| k == "pretty" && v.is_empty());
-        if wants_pretty && accept.encoding == Encoding::Json {
-            accept.encoding = Encoding::PrettyJson;
-        }
-        Ok(accept)
-    }
-
-    pub(crate) fn content_type(&self) -> &'static str {
-        match self.encoding {
-            Encoding::Json | Encoding::PrettyJson => "application/json",
-            Encoding::Yaml => "application/yaml",
-            Encoding::Protobuf => PROTOBUF,
-        }
-    }
-}
-
-fn media_range(text: &str) -> Option<Accept> {
-    let mut parts = text.split(';').map(str::trim);
-    let encoding = match parts.next()? {
-        "application/json" | "*/*" | "application/*" => Encoding::Json,
-        "application/yaml" | "text/yaml" => Encoding::Yaml,
-        PROTOBUF => Encoding::Protobuf,
-        _ => return None,
-    };
-    let mut accept = Accept { encoding, ..Accept::default() };
-    let (mut group, mut version) = ("", "");
-    for parameter in parts {
-        match parameter.split_once('=') {
-            Some(("as", "Table")) => accept.form = Form::Table,
-            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => {
-                accept.form = Form::PartialObjectMetadata;
-            }
-            Some(("as", "APIGroupDiscoveryList")) => (),
-            Some(("as", _)) => return None,
-            Some(("g", value)) => group = value,
-            Some(("v", value)) => version = value,
-            _ => (),
-        }
-    }
-    if accept.form != Form::Whole && (group != "meta.k8s.io" || !matches!(version, "v1" | "v1beta1")) {
-        return None;
-    }
-    if accept.form == Form::Table && accept.encoding == Encoding::Protobuf {
-        return None; // A table's cells are any JSON.
-    }
-    version.clone_into(&mut accept.meta_version);
-    Some(accept)
-}
-
 /// A value as the client asked for it; as JSON where its kind has no protobuf form.
 pub(crate) fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Response<Body> {
     let bytes = match accept.encoding {
@@ -311,11 +210,20 @@ pub(crate) fn respond(status: StatusCode, accept: &Accept, value: &Value) -> Res
             Some(bytes) => bytes,
             None => return respond(status, &Accept::default(), value),
         },
-        Encoding::Json => serde_json::to_vec(value).unwrap_or_default(),
+        Encoding::Json => {
+            let mut bytes = serde_json::to_vec(value).unwrap_or_default();
+            bytes.push(b'\n');
+            bytes
+        }
         Encoding::PrettyJson => serde_json::to_vec_pretty(value).unwrap_or_default(),
         Encoding::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
     };
     respond_bytes(status, accept.content_type(), bytes)
+}
+
+/// What is no object, in lines, whatever the client says.
+pub(crate) fn respond_lines(status: StatusCode, value: &Value) -> Response<Body> {
+    respond_bytes(status, "application/json", serde_json::to_vec_pretty(value).unwrap_or_default())
 }
 
 pub(crate) fn respond_bytes(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
@@ -331,9 +239,12 @@ pub(crate) fn respond_body(accept: &Accept, body: Body) -> Response<Body> {
     response
 }
 
-pub(crate) fn respond_error(error: &ApiError, accept: &Accept) -> Response<Body> {
+/// A failure, as lines where the client takes none of what failures are told in.
+pub(crate) fn respond_error(error: &ApiError, headers: &HeaderMap, query: &Query) -> Response<Body> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = respond(status, accept, &error.to_status());
+    let as_lines = Accept { encoding: Encoding::PrettyJson, ..Accept::default() };
+    let accept = Accept::negotiate(headers, query, Offer::Plain).unwrap_or(as_lines);
+    let mut response = respond(status, &accept, &error.to_status());
     let retry_after = error.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if retry_after > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after));

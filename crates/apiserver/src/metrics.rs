@@ -134,6 +134,13 @@ impl Metrics {
     }
 
     /// Counts an answer to a path that is served.
+    /// Forgets what was counted; what is under way stays.
+    fn reset(&self) {
+        self.series.lock().clear();
+        self.counters.lock().clear();
+        self.durations.lock().clear();
+    }
+
     pub(crate) fn observe(&self, info: &RequestInfo, query: &Query, code: u16, took: Duration) {
         let verb = verb(info);
         let scope = match info {

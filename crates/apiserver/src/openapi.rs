@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use self::schemas::Schemas;
 use crate::aggregator::described;
-use crate::http::{Body, respond, respond_bytes};
+use crate::http::{Body, full, respond_bytes};
 use crate::pipeline::Context;
 use crate::registry::{Registry, Served};
 use crate::server::ApiServer;
@@ -41,15 +41,30 @@ struct Built {
 /// By path; the documents of the built-in groups change with the binary alone.
 static BUILT: OnceLock<Mutex<HashMap<String, Built>>> = OnceLock::new();
 
+/// `/openapi/v3/apis/apps/v1`
+pub(crate) fn is_asked(path: &str) -> bool {
+    let below = path.strip_prefix("/openapi/").and_then(|rest| rest.split('/').next());
+    below.is_some_and(|version| matches!(version, "v2" | "v3" | "ui"))
+}
+
 pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
     match context.info.path.trim_matches('/') {
-        "openapi/v3" => Ok(respond(StatusCode::OK, &context.accept()?, &index(server).await?)),
+        // Upstream does not say that it is JSON, and takes no notice of what is accepted.
+        "openapi/v3" => {
+            let index = index(server).await?.to_string();
+            Ok(respond_bytes(StatusCode::OK, "text/plain; charset=utf-8", index))
+        }
         "openapi/v2" => version_two(server, context).await,
         path if path == "openapi/ui" || path.starts_with("openapi/ui/") => {
             ui::answer(context, path.trim_start_matches("openapi/ui"))
         }
         path => {
-            let path = path.strip_prefix("openapi/v3/").ok_or_else(ApiError::no_such_resource)?.to_owned();
+            let path = path.trim_start_matches("openapi/v3/").to_owned();
+            if !takes(&context.headers, &["application/json", "application/*"]) {
+                let mut response = bare(StatusCode::NOT_ACCEPTABLE);
+                response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+                return Ok(response);
+            }
             let is_known = |served: &Arc<Served>| path_of(served) == path;
             let custom = server.custom.load();
             let built = if server.registry.all().iter().any(is_known) {
@@ -57,7 +72,7 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
             } else if custom.all().iter().any(is_known) {
                 custom_document(custom, path.clone()).await?
             } else {
-                return Err(ApiError::no_such_resource());
+                return Ok(bare(StatusCode::NOT_FOUND));
             };
             let mut response = match context.query.get("hash") {
                 Some(hash) if hash != &*built.digest => moved(&path, &built),
@@ -70,6 +85,20 @@ pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result
             Ok(response)
         }
     }
+}
+
+/// Whether a document is wanted as one of these, whatever else.
+fn takes(headers: &HeaderMap, offered: &[&str]) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut wanted = accept.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+    wanted.any(|range| matches!(range, "" | "*/*") || offered.contains(&range))
+}
+
+/// Nothing but a code.
+fn bare(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = status;
+    response
 }
 
 fn path_of(served: &Served) -> String {
@@ -107,7 +136,8 @@ async fn index(server: &Arc<ApiServer>) -> Result<Value, ApiError> {
 
 async fn document(server: &Arc<ApiServer>, path: String) -> Result<Built, ApiError> {
     let wanted = path.clone();
-    built(server, &path, move |registry| version_three(registry, &wanted).to_string().into_bytes()).await
+    let key = format!("{}{path}", server.config.runtime_config.stamp());
+    built(server, &key, move |registry| version_three(registry, &wanted).to_string().into_bytes()).await
 }
 
 /// Names the content of a custom document, or of all, without making it.
@@ -203,11 +233,17 @@ async fn version_two(server: &Arc<ApiServer>, context: &Context) -> Result<Respo
         "" | "*/*" | "application/*" | V2_JSON => Some(V2_JSON),
         _ => None,
     });
-    let content_type = wanted.ok_or_else(|| ApiError::not_acceptable("OpenAPI v2 is JSON or protobuf"))?;
+    let Some(content_type) = wanted else {
+        let mut response = bare(StatusCode::NOT_ACCEPTABLE);
+        for name in ["Accept", "Accept-Encoding"] {
+            response.headers_mut().append(header::VARY, HeaderValue::from_static(name));
+        }
+        return Ok(response);
+    };
     let custom = server.custom.load();
     let others = described::older(server).await;
     // What was made for other definitions is of no use any more.
-    let prefix = format!("{content_type} ");
+    let prefix = format!("{}{content_type} ", server.config.runtime_config.stamp());
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     others.iter().for_each(|document| digest.update(document.to_string().as_bytes()));
     let key = format!("{prefix}{} {:?}", stamp(&custom, None), digest.finish());

@@ -17,10 +17,15 @@ use tracing::Instrument as _;
 
 use crate::aggregator::{described, proxy};
 use crate::audit::ClientAddress;
-use crate::http::{Accept, Body, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error};
+use crate::auth::settings::parse_duration;
+use crate::http::{
+    Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error,
+};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::{audit, auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, streaming};
+use crate::{
+    audit, auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, routes, statusz, streaming,
+};
 
 /// Upstream's limit for requests that are neither watches nor streams.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -100,10 +105,8 @@ impl Context {
     }
 
     pub(crate) fn accept(&self) -> Result<Accept, ApiError> {
-        match self.notes.has_no_protobuf.load(Ordering::Relaxed) {
-            true => Accept::without_protobuf(&self.headers, &self.query),
-            false => Accept::of(&self.headers, &self.query),
-        }
+        let is_custom = self.notes.has_no_protobuf.load(Ordering::Relaxed);
+        Accept::of(&self.headers, &self.query, if is_custom { Offer::Custom } else { Offer::Resource })
     }
 
     /// Checks what a write asks for beside its object; tells whether it is only a rehearsal. `kind` is the options' kind.
@@ -137,17 +140,20 @@ impl ApiServer {
             return response;
         }
         let is_remote = request.extensions().get::<ClientAddress>().is_some();
-        let accept = Accept::of(request.headers(), &Query::default()).unwrap_or_default();
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
         let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), selected);
         let under_way = self.metrics.begin(&info);
         let mut context = Context::new(info, UserInfo::default(), query, request.headers().clone());
-        let mut response = match self.authenticated(&mut context, request).await {
+        let answered = match check_timeout(&context) {
+            Ok(()) => self.authenticated(&mut context, request).await,
+            Err(error) => Err(error),
+        };
+        let mut response = match answered {
             Ok(response) => finished(&context, response),
             Err(error) => {
                 tracing::debug!(code = error.code, message = %error.message, "request failed");
-                let mut response = respond_error(&error, &accept);
+                let mut response = respond_error(&error, &context.headers, &context.query);
                 add_warnings(&mut response, &context.notes.warnings.lock());
                 response
             }
@@ -228,11 +234,60 @@ impl ApiServer {
             return routed.await;
         }
         let late = |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
-        tokio::time::timeout(REQUEST_TIMEOUT, routed).await.map_err(late)?
+        let allotted = context.query.get("timeout").and_then(parse_duration).filter(|asked| !asked.is_zero());
+        let allotted = allotted.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT));
+        tokio::time::timeout(allotted, routed).await.map_err(late)?
+    }
+
+    /// What is not of a resource.
+    async fn route_plain(
+        self: &Arc<Self>,
+        context: &Context,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
+        let (path, method) = (context.info.path.as_str(), request.method());
+        let response = match path {
+            "/metrics" => metrics::answer(self, method),
+            "/metrics/slis" => self.health.metrics(),
+            "/statusz" => statusz::answer(self, context)?,
+            "/version" | "/version/" => {
+                routes::check_read(method, &context.headers, &["application/json"])?;
+                health::version()
+            }
+            debug::VERBOSITY => match debug::answer(self, request).await {
+                Some(answer) => answer?,
+                None => return Ok(page_not_found()),
+            },
+            _ if debug::is_asked(self, path) => debug::index(),
+            _ if health::is_check(path) => match health::answer(self, context).await {
+                Some(answer) => answer,
+                None => return Ok(page_not_found()),
+            },
+            auth::discovery::CONFIGURATION => {
+                routes::check_read(method, &context.headers, &["application/json"])?;
+                auth::discovery::answer(self, path)?
+            }
+            auth::discovery::KEYS => {
+                routes::check_read(method, &context.headers, &["application/jwk-set+json"])?;
+                auth::discovery::answer(self, path)?
+            }
+            _ if openapi::is_asked(path) => openapi::answer(self, context).await?,
+            _ if path.starts_with(flowcontrol::dump::PATH) => {
+                return Ok(flowcontrol::dump::answer(&self.flow, path, &context.query));
+            }
+            "/" | "/index.html" | "/api" | "/apis" => discovery::answer(self, context, method)?,
+            _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context, method)?,
+            _ => return Ok(page_not_found()),
+        };
+        context.set_served(true);
+        Ok(response)
     }
 
     async fn route(self: &Arc<Self>, context: &Context, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let path = context.info.path.as_str();
+        if path.starts_with("//") {
+            return Ok(page_not_found());
+        }
         if let Some(remote) = self.aggregator.find(path) {
             return Ok(proxy::forward(self, &remote, &context.user, request).await);
         }
@@ -240,42 +295,30 @@ impl ApiServer {
             if let Some(remote) = path.strip_prefix("/openapi/v3").and_then(|path| self.aggregator.find(path)) {
                 return Ok(proxy::forward(self, &remote, &described::reader(), request).await);
             }
-            let response = match path.trim_end_matches('/') {
-                "/metrics" => Ok(metrics::answer(self)),
-                "/healthz" | "/livez" | "/readyz" | "/version" => health::answer(self, context).await,
-                debug::VERBOSITY => match debug::answer(self, request).await {
-                    Some(answer) => answer,
-                    None => return Ok(page_not_found()),
-                },
-                _ if health::is_check(path) => health::answer(self, context).await,
-                path @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS) => auth::discovery::answer(self, path),
-                _ if path.starts_with("/openapi") => openapi::answer(self, context).await,
-                _ if path.starts_with(flowcontrol::dump::PATH) => {
-                    return Ok(flowcontrol::dump::answer(&self.flow, path, &context.query));
-                }
-                "" | "/api" | "/apis" => discovery::answer(self, context),
-                _ if path.starts_with("/api/") || path.starts_with("/apis/") => discovery::answer(self, context),
-                _ => return Ok(page_not_found()),
-            };
-            context.set_served(true);
-            return response;
+            return self.route_plain(context, request).await;
         }
         let info = &context.info;
         let Some(served) = self.find(&info.group, &info.version, &info.resource) else {
             let known = info.group.is_empty() || self.registry.has_group(&info.group);
             return if known { Err(ApiError::no_such_resource()) } else { Ok(page_not_found()) };
         };
-        if let Some(custom) = served.custom() {
-            context.notes.has_no_protobuf.store(true, Ordering::Relaxed);
-            custom.version().warning.iter().for_each(|warning| context.warn(warning.clone()));
-        }
         if info.subresource.is_empty() || served.info.has_subresource(&info.subresource) {
             context.set_served(true);
         }
-        match handlers::check_scope(&served, info) {
-            Err(_) if served.custom().is_some() => return Ok(page_not_found()),
-            checked => checked?,
+        match served.custom() {
+            Some(custom) => {
+                context.notes.has_no_protobuf.store(true, Ordering::Relaxed);
+                custom.version().warning.iter().for_each(|warning| context.warn(warning.clone()));
+                if handlers::check_scope(&served, info).is_err() {
+                    return Ok(page_not_found());
+                }
+            }
+            None => {
+                routes::check(&served, info, request.method(), &context.headers)?;
+                served.warning.iter().for_each(|warning| context.warn(warning.clone()));
+            }
         }
+        handlers::check_name(info)?;
         if streaming::is_stream(&served, info) {
             return streaming::answer(self, &served, context, request).await;
         }
@@ -294,6 +337,17 @@ impl ApiServer {
         let (server, context) = (self.clone(), context.clone());
         let answer = async move { handlers::answer(&server, &served, &context, again(bytes)).await };
         self.heavy.run(answer).await
+    }
+}
+
+/// How long a client wants to wait for what does not go on for long.
+fn check_timeout(context: &Context) -> Result<(), ApiError> {
+    match context.query.get("timeout").filter(|_| !context.info.is_long_running()) {
+        Some(text) if parse_duration(text.trim_start_matches(['-', '+'])).is_none() && text != "0" => {
+            let why = format!("invalid timeout specified in the request URL - time: invalid duration {text:?}");
+            Err(ApiError::bad_request(why))
+        }
+        _ => Ok(()),
     }
 }
 

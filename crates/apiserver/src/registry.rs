@@ -13,7 +13,9 @@ use api::schema::{self, Type};
 use tokio_util::sync::CancellationToken;
 
 use crate::custom::Custom;
+use crate::deprecation;
 use crate::handlers::Views;
+use crate::runtime_config::RuntimeConfig;
 use crate::storage::{Cache, Feed, PREFIX};
 use crate::strategy::{self, Strategy};
 
@@ -27,6 +29,10 @@ pub(crate) struct Served {
     pub cache: Option<Arc<Cache>>,
     /// The version objects are stored in.
     pub storage_version: String,
+    /// `--runtime-config` leaves it on; otherwise no path leads there.
+    pub is_enabled: bool,
+    /// What whoever asks for it is warned of.
+    pub warning: Option<String>,
     /// Something else is served in its place from now on, or nothing: watches end.
     pub retired: CancellationToken,
     /// What of it is watched.
@@ -83,13 +89,14 @@ impl Served {
 
 #[derive(Default)]
 pub(crate) struct Registry {
+    /// What paths lead to.
     served: Vec<Arc<Served>>,
-    /// By plural name, so that finding one takes no new text.
+    /// All by plural name, so that finding one takes no new text.
     by_plural: HashMap<String, Vec<Arc<Served>>>,
 }
 
 impl Registry {
-    pub(crate) fn builtin(feed: &Feed) -> Self {
+    pub(crate) fn builtin(feed: &Feed, runtime_config: &RuntimeConfig) -> Self {
         let mut registry = Self::default();
         let resources = api::resources::builtin();
         for info in resources {
@@ -98,7 +105,7 @@ impl Registry {
             let stored = info.verbs.iter().any(|verb| verb == "update");
             let prefix = format!("{PREFIX}{}/", info.storage_prefix());
             let cache = stored.then(|| feed.cache(&prefix, strategy.selectable_fields()));
-            // The first version listed for a group is its preferred one, which is also what is stored.
+            // The first version listed for a group is its preferred one, which is also what is stored, even where it is turned off.
             let storage_version = match (info.group.as_str(), info.plural.as_str()) {
                 ("events.k8s.io", "events") => "v1".to_owned(),
                 (group, plural) => {
@@ -112,6 +119,8 @@ impl Registry {
                 schema: Schema::Builtin(schema, strategy),
                 cache,
                 storage_version,
+                is_enabled: runtime_config.serves(info),
+                warning: deprecation::warning(&info.api_version(), &info.kind),
                 retired: CancellationToken::new(),
                 views: Views::default(),
             }));
@@ -128,7 +137,9 @@ impl Registry {
 
     fn add(&mut self, served: Arc<Served>) {
         self.by_plural.entry(served.info.plural.clone()).or_default().push(served.clone());
-        self.served.push(served);
+        if served.is_enabled {
+            self.served.push(served);
+        }
     }
 
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
@@ -143,6 +154,10 @@ impl Registry {
 
     pub(crate) fn has_group(&self, group: &str) -> bool {
         self.served.iter().any(|served| served.info.group == group)
+    }
+
+    pub(crate) fn has_version(&self, group: &str, version: &str) -> bool {
+        self.served.iter().any(|served| served.info.group == group && served.info.version == version)
     }
 
     pub(crate) fn all(&self) -> &[Arc<Served>] {

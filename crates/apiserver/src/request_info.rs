@@ -20,6 +20,10 @@ pub(crate) struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub name: String,
+    /// The path names no object.
+    pub is_of_many: bool,
+    /// `/watch/…`
+    pub is_old_watch: bool,
     /// What follows the subresource: the path behind a proxy.
     pub rest: Vec<String>,
     /// What a list, watch or deletion of many is restricted to.
@@ -60,9 +64,8 @@ impl RequestInfo {
         if rest.is_empty() {
             return info;
         }
-        let mut old_watch = false;
-        if let (["watch", after @ ..], "get") = (rest, plain_verb) {
-            (old_watch, rest) = (true, after);
+        if let ["watch", after @ ..] = rest {
+            (info.is_old_watch, rest) = (true, after);
         }
         info.group = group.to_owned();
         info.version = version.to_owned();
@@ -85,8 +88,9 @@ impl RequestInfo {
         if info.resource == "namespaces" && info.name.is_empty() {
             info.namespace.clear();
         }
-        info.verb = match (plain_verb, info.name.is_empty()) {
-            _ if old_watch && info.subresource.is_empty() => "watch",
+        info.is_of_many = info.name.is_empty();
+        info.verb = match (plain_verb, info.is_of_many) {
+            _ if info.is_old_watch && info.subresource.is_empty() => "watch",
             ("get", true) if watch => "watch",
             ("get", true) => "list",
             ("delete", true) => "deletecollection",

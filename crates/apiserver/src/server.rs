@@ -28,9 +28,11 @@ use crate::cors::Cors;
 use crate::custom;
 use crate::debug::SetVerbosity;
 use crate::flowcontrol::{FlowControl, FlowSettings};
+use crate::health::{Health, Phase};
 use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
+use crate::runtime_config::RuntimeConfig;
 use crate::storage::{Encryption, EncryptionError, EncryptionSettings, Feed};
 
 /// How the API server is set up; upstream's flags of the same names fill it.
@@ -59,6 +61,8 @@ pub struct Config {
     /// `None` keeps everything as it is.
     pub encryption: Option<EncryptionSettings>,
     pub flow: FlowSettings,
+    /// Which of the built-in API is served.
+    pub runtime_config: RuntimeConfig,
 }
 
 impl Config {
@@ -81,6 +85,7 @@ impl Config {
             set_verbosity: None,
             encryption: None,
             flow: FlowSettings::default(),
+            runtime_config: RuntimeConfig::default(),
         }
     }
 
@@ -159,6 +164,9 @@ pub struct ApiServer {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heavy: Heavy,
     pub(crate) flow: FlowControl,
+    pub(crate) health: Health,
+    /// Since when it runs.
+    pub(crate) begun: jiff::Timestamp,
     pub(crate) drain: CancellationToken,
     /// What must have ended before serving has.
     pub(crate) tasks: TaskTracker,
@@ -177,7 +185,7 @@ impl ApiServer {
             (store, encryption) = (started.clone(), Some(started));
         }
         let feed = Feed::new(store);
-        let registry = Registry::builtin(&feed);
+        let registry = Registry::builtin(&feed, &config.runtime_config);
         feed.load(true).await?;
         tokio::spawn(feed.clone().run());
         let (rbac, node_authorizer) = (Rbac::new(&registry), NodeAuthorizer::new(&registry));
@@ -212,13 +220,19 @@ impl ApiServer {
             metrics: Arc::default(),
             heavy: Heavy::default(),
             flow,
+            health: Health::default(),
+            begun: jiff::Timestamp::now(),
             drain,
             tasks: TaskTracker::new(),
         });
+        server.health.reach(Phase::Read);
         custom::start(&server).await?;
+        server.health.reach(Phase::Defined);
         crate::bootstrap::run(&server).await?;
         crate::flowcontrol::controller::start(&server);
+        server.health.reach(Phase::Fair);
         crate::aggregator::start(&server);
+        server.health.reach(Phase::Aggregated);
         crate::auth::reload::start(&server);
         Ok(server)
     }
@@ -256,7 +270,8 @@ impl ApiServer {
 
     /// What a path leads to.
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
-        self.registry.find(group, version, plural).cloned().or_else(|| self.custom.find(group, version, plural))
+        let builtin = self.registry.find(group, version, plural).filter(|served| served.is_enabled);
+        builtin.cloned().or_else(|| self.custom.find(group, version, plural))
     }
 
     /// Everything that is served, the built-in first.

@@ -52,6 +52,10 @@ pub(crate) async fn answer(
         let wanted = RequestInfo { verb: "create", ..context.info.clone() };
         auth::authorize(server, &context.user, &wanted).await?;
     }
+    if action == "log" {
+        // A log is text whatever is accepted, but what is accepted must make sense.
+        context.accept()?;
+    }
     server.feed.current().await.map_err(crate::server::store_error)?;
     if action == "log" {
         return log::answer(server, context).await;

@@ -45,13 +45,17 @@ const AGE: Column = text("Age", age);
 const CREATED: Column =
     Column { kind: "date", ..text("Created At", |o| o.text(&["metadata", "creationTimestamp"]).into()) };
 
-/// A `Table` of `objects`; `include` says how much of each object its row carries.
-pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: Value, include: Option<&str>) -> Value {
-    let (columns, printed): (_, &[PrinterColumn]) = match served.custom() {
+fn columns_of(served: &Served) -> (&[Column], &[PrinterColumn]) {
+    match served.custom() {
         Some(custom) => (&[NAME][..], &custom.version().columns),
         None => (columns::of(&served.info.group, &served.info.plural), &[]),
-    };
-    let definitions: Vec<Value> = columns
+    }
+}
+
+/// How the columns of a resource are described.
+pub(crate) fn definitions(served: &Served) -> Value {
+    let (columns, printed) = columns_of(served);
+    let definitions = columns
         .iter()
         .map(|column| {
             let format = if column.name == "Name" { "name" } else { column.format };
@@ -60,8 +64,13 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
                 "priority": column.priority,
             })
         })
-        .chain(printed.iter().map(PrinterColumn::definition))
-        .collect();
+        .chain(printed.iter().map(PrinterColumn::definition));
+    definitions.collect()
+}
+
+/// A `Table` of `objects`; `include` says how much of each object its row carries.
+pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: Value, include: Option<&str>) -> Value {
+    let (columns, printed) = columns_of(served);
     let mut ordered: Vec<&Object> = objects.iter().collect();
     if served.info.plural == "flowschemas" {
         // In the order in which they are tried.
@@ -98,7 +107,7 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
     let rows = if rows.is_empty() && is_default { Value::Null } else { rows.into() };
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
-        "columnDefinitions": definitions, "rows": rows,
+        "columnDefinitions": definitions(served), "rows": rows,
     })
 }
 

@@ -139,6 +139,7 @@ pub(crate) async fn start(
         kubelet,
         proxy_client: proxy_client.map(|client| client as Arc<dyn rustls::client::ResolvesClientCert>),
         cors: settings.flags.cors()?,
+        runtime_config: apiserver::RuntimeConfig::new(&settings.flags.runtime_config)?,
         auth,
         admission: settings.flags.admission()?,
         audit: settings.flags.audit()?,

@@ -1,10 +1,14 @@
 //! An `APIService` for every group and version that is served here, so that clients find what is local and what is not.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use api::{ApiError, ObjectExt as _};
 use serde_json::{Value, json};
 
+use crate::handlers::{DeleteOptions, Writer};
 use crate::registry::Registry;
+use crate::server::ApiServer;
 
 /// Where a group stands among the others; what is not named comes last.
 const PRIORITIES: [(&str, u32); 22] = [
@@ -32,11 +36,32 @@ const PRIORITIES: [(&str, u32); 22] = [
     ("storagemigration.k8s.io", 15800),
 ];
 
+const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
 pub(super) fn objects(registry: &Registry) -> Vec<Value> {
     let served: BTreeSet<(&str, &str)> =
         registry.all().iter().map(|served| (served.info.group.as_str(), served.info.version.as_str())).collect();
     // The aggregator's own group is not one it aggregates.
     served.into_iter().filter(|(group, _)| *group != "apiregistration.k8s.io").map(|(g, v)| object(g, v)).collect()
+}
+
+/// Those of versions that are no longer served go.
+pub(super) async fn remove_old(server: &Arc<ApiServer>) -> Result<(), ApiError> {
+    let wanted = objects(&server.registry);
+    let is_wanted = |name: &str| wanted.iter().any(|known| known.pointer("/metadata/name").is_some_and(|n| n == name));
+    let Some(served) = server.registry.stored("apiregistration.k8s.io", "apiservices") else { return Ok(()) };
+    let (context, tracking) = (None, crate::field_manager::Tracking::None);
+    let writer = Writer { server, served, context, subresource: "", dry_run: false, tracking };
+    for object in server.cached_all("apiregistration.k8s.io", "apiservices", "") {
+        let is_own = object.at(&["metadata", "labels", AUTOMANAGED]).is_some_and(|value| value == "onstart");
+        if is_own && !is_wanted(object.name()) {
+            match writer.delete("", object.name(), &DeleteOptions::default()).await {
+                Err(error) if error.code == 404 => (),
+                deleted => drop(deleted?),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Of the group among groups, of the version among its group's.
@@ -65,7 +90,7 @@ fn object(group: &str, version: &str) -> Value {
     }
     json!({
         "metadata": {
-            "name": format!("{version}.{group}"), "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
+            "name": format!("{version}.{group}"), "labels": {AUTOMANAGED: "onstart"},
         },
         "spec": spec, "status": {"conditions": [available]},
     })

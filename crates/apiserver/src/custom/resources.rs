@@ -80,6 +80,8 @@ impl Resources {
                 schema: Schema::Custom(Arc::new(Custom::new(definition.clone(), index))),
                 cache: Some(cache.clone()),
                 storage_version: format!("{}/{storage}", definition.group),
+                is_enabled: true,
+                warning: None,
                 retired: retired.clone(),
                 views: Views::default(),
             })

@@ -89,7 +89,7 @@ pub(super) async fn answer(
     for _ in 0..MAX_TRIES {
         match writer.update(&info.namespace, &info.name, |live| applied(Some(live))).await {
             Err(error) if error.code == 404 && info.subresource.is_empty() => (),
-            updated => return Ok(respond_object(served, StatusCode::OK, context, &accept, &updated?)),
+            updated => return respond_object(served, StatusCode::OK, context, &accept, &updated?),
         }
         auth::authorize(server, &context.user, &RequestInfo { verb: "create", ..info.clone() }).await?;
         let object = applied(None)?;
@@ -102,7 +102,7 @@ pub(super) async fn answer(
         }
         match writer.create(&info.namespace, object).await {
             Err(error) if error.reason == "AlreadyExists" && !writer.dry_run => (),
-            created => return Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created?)),
+            created => return respond_object(served, StatusCode::CREATED, context, &accept, &created?),
         }
     }
     Err(ApiError::conflict(served.group_resource(), &info.name, "the object changes too often"))

@@ -19,9 +19,6 @@ pub(super) async fn answer(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
-    if !context.info.name.is_empty() && context.info.subresource.is_empty() {
-        return Err(ApiError::method_not_allowed(served.group_resource(), "create"));
-    }
     let mut object = read_object(served, context, body).await?;
     signing::set_requester(served, context, &mut object);
     let manager = field_manager::of_request(context, "CreateOptions")?;
@@ -35,5 +32,5 @@ pub(super) async fn answer(
         tracking,
     };
     let created = writer.create(&context.info.namespace, object).await?;
-    Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
+    respond_object(served, StatusCode::CREATED, context, &accept, &created)
 }

@@ -42,10 +42,10 @@ pub(super) async fn answer(
     match writer.delete(&info.namespace, &info.name, &options).await? {
         Deleted::Pending(object) => {
             let status = if options.orphan_dependents == Some(false) { StatusCode::ACCEPTED } else { StatusCode::OK };
-            Ok(respond_object(served, status, context, &accept, &object))
+            respond_object(served, status, context, &accept, &object)
         }
         Deleted::Gone(object) if strategy::returns_deleted(&served.info.group, &served.info.plural) => {
-            Ok(respond_object(served, StatusCode::OK, context, &accept, &object))
+            respond_object(served, StatusCode::OK, context, &accept, &object)
         }
         Deleted::Gone(object) => {
             let details = api::status::Details {

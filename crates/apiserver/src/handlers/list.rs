@@ -1,16 +1,16 @@
 //! LIST: a consistent snapshot, selected and cut into pages.
 
+mod token;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use api::selector::{FieldSelector, Selector};
 use api::{ApiError, Object};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::token::Continue;
 use super::{encode, options, splice};
 use crate::convert;
 use crate::custom::Conversion;
@@ -112,21 +112,11 @@ fn check_field(served: &Served, field: &str) -> Result<(), ApiError> {
     }
 }
 
-/// The revision of a token that goes on with whatever is there.
-const AS_IT_IS: i64 = -1;
 const TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new \
                        list without the continue parameter, or use the continue token in this response to retrieve the \
                        remainder of the results. Continuing with the provided token results in an inconsistent list - \
                        objects that were created, modified, or deleted between the time the first chunk was returned and \
                        now may show up in the list.";
-
-/// Where the next page begins; opaque to clients.
-#[derive(Serialize, Deserialize)]
-struct Continue {
-    v: String,
-    rv: i64,
-    start: String,
-}
 
 struct Page {
     revision: i64,
@@ -187,7 +177,7 @@ async fn shaped(
     if let (Form::Table, None, Some(meta)) = (accept.form, &page.next, meta.as_object_mut()) {
         meta.remove("continue");
     }
-    let value = encode::list(served, context, accept, &objects, meta);
+    let value = encode::list(served, context, accept, &objects, meta)?;
     Ok(respond(StatusCode::OK, accept, &value))
 }
 
@@ -220,6 +210,7 @@ async fn page(
 ) -> Result<Page, ApiError> {
     let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
     if let Some(token) = context.query.get("continue") {
+        let token = token::read(token)?;
         if context.query.get("resourceVersion").is_some_and(|version| version != "0") {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
@@ -229,7 +220,7 @@ async fn page(
     let asked = context.query.get("resourceVersion").unwrap_or_default();
     // Whatever is at hand is given whole.
     let limit = if asked == "0" { 0 } else { limit };
-    let exact = context.query.get("resourceVersionMatch") == Some("Exact");
+    let exact = is_exact(context);
     if exact && wanted > 0 && wanted < server.feed.applied() {
         let items = at_revision(server, served, wanted, "").await?;
         return Ok(cut(wanted, items.into_iter().filter(|item| selection.matches(item)), limit, selection));
@@ -263,10 +254,18 @@ pub(super) async fn asked_revision(server: &Arc<ApiServer>, context: &Context) -
     if asked != "0" {
         let current = server.feed.current().await.map_err(store_error)?;
         if wanted > current {
-            return Err(options::too_large(wanted, current));
+            return Err(options::too_large(wanted, current, if is_exact(context) { 0 } else { 1 }));
         }
     }
     Ok(wanted)
+}
+
+/// A page of a version is of just that version, unless it is said otherwise.
+fn is_exact(context: &Context) -> bool {
+    match context.query.get("resourceVersionMatch") {
+        Some(found) => found == "Exact",
+        None => context.query.number("limit").is_some_and(|limit| limit > 0),
+    }
 }
 
 /// Takes one page and, where more follows, says where.
@@ -276,40 +275,28 @@ fn cut(revision: i64, mut items: impl Iterator<Item = Arc<Stored>>, limit: usize
     }
     let page: Vec<_> = items.by_ref().take(limit).collect();
     let rest = items.count();
-    let next = (rest > 0).then(|| page.last().map(|last| token(revision, &last.key))).flatten();
+    let next = (rest > 0).then(|| page.last().map(|last| Continue::after(revision, &last.key).encode())).flatten();
     // Upstream counts what remains only where nothing is filtered away.
     let remaining = selection.is_everything().then_some(rest);
     Page { revision, items: page, next, remaining }
-}
-
-fn token(revision: i64, last: &str) -> String {
-    Continue { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{last}\0") }.encode()
-}
-
-impl Continue {
-    fn encode(&self) -> String {
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
-    }
 }
 
 async fn continued(
     server: &Arc<ApiServer>,
     served: &Served,
     selection: &Selection,
-    token: &str,
+    token: Continue,
     limit: usize,
 ) -> Result<Page, ApiError> {
-    let decoded = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| serde_json::from_slice::<Continue>(&bytes).ok());
-    let decoded = decoded
-        .ok_or_else(|| ApiError::bad_request("invalid continue token: continue key is not valid: it is not a token"))?;
+    let current = server.feed.current().await.map_err(store_error)?;
     // A client that was told to may go on with the list as it is now.
-    let revision = match decoded.rv {
-        AS_IT_IS => server.feed.current().await.map_err(store_error)?,
-        revision => revision,
-    };
-    let items = match at_revision(server, served, revision, &decoded.start).await {
+    let revision = if token.rv < 0 { current } else { token.rv };
+    if revision > current {
+        return Err(options::too_large(revision, current, 0));
+    }
+    let items = match at_revision(server, served, revision, &token.start).await {
         Err(error) if error.code == 410 => {
-            let next = Continue { rv: AS_IT_IS, ..decoded };
+            let next = token.without_revision();
             return Err(ApiError { resume: Some(next.encode().into()), ..ApiError::expired(TOO_OLD) });
         }
         items => items?,

@@ -42,7 +42,11 @@ fn of_list(query: &Query) -> Vec<FieldError> {
 
 fn of_watch(query: &Query) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let (found, initial) = (query.get(MATCH).unwrap_or_default(), query.get("sendInitialEvents"));
+    let (mut found, mut initial) = (query.get(MATCH).unwrap_or_default(), query.get("sendInitialEvents"));
+    // Who does not say from where on gets what there is first, as if it had been asked for.
+    if found.is_empty() && initial.is_none() && matches!(query.get("resourceVersion"), None | Some("0")) {
+        (found, initial) = ("NotOlderThan", Some("true"));
+    }
     if initial.is_some() && found != "NotOlderThan" {
         errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
     }
@@ -64,12 +68,14 @@ fn of_watch(query: &Query) -> Vec<FieldError> {
 /// A resource version that is a number; how upstream complains of another depends on who asks.
 pub(super) fn revision(text: &str) -> Result<i64, String> {
     text.parse().ok().filter(|revision| *revision >= 0).ok_or_else(|| {
-        format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let why = if is_number { "value out of range" } else { "invalid syntax" };
+        format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {why}")
     })
 }
 
-/// The version is not reached yet; the client may ask again.
-pub(super) fn too_large(wanted: i64, current: i64) -> ApiError {
+/// The version is not reached yet; the client may ask again, after some time where any version from there on would do.
+pub(super) fn too_large(wanted: i64, current: i64, retry_after_seconds: u32) -> ApiError {
     let cause = Cause {
         reason: "ResourceVersionTooLarge".into(),
         message: "Too large resource version".into(),
@@ -78,7 +84,7 @@ pub(super) fn too_large(wanted: i64, current: i64) -> ApiError {
     let message = format!("Timeout: Too large resource version: {wanted}, current: {current}");
     ApiError::new(504, "Timeout", message).with(Details {
         causes: vec![cause],
-        retry_after_seconds: 1,
+        retry_after_seconds,
         ..Details::default()
     })
 }

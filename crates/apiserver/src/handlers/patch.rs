@@ -92,7 +92,7 @@ pub(super) async fn answer(
             Ok(object)
         })
         .await?;
-    Ok(respond_object(served, StatusCode::OK, context, &accept, &updated))
+    respond_object(served, StatusCode::OK, context, &accept, &updated)
 }
 
 pub(super) fn unsupported() -> ApiError {

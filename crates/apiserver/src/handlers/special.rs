@@ -30,7 +30,7 @@ pub(super) async fn answer(
 ) -> Result<Outcome, ApiError> {
     let info = &context.info;
     let created = |value: Value| -> Result<Outcome, ApiError> {
-        let accept = http::Accept::without_table(&context.headers, &context.query)?;
+        let accept = http::Accept::of(&context.headers, &context.query, http::Offer::WithoutTable)?;
         Ok(Outcome::Done(respond(StatusCode::CREATED, &accept, &value)))
     };
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str(), info.verb) {
@@ -235,9 +235,9 @@ async fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &
     context.warn("v1 ComponentStatus is deprecated in v1.19+".to_owned());
     let accept = context.accept()?;
     if context.info.verb == "list" {
-        return Ok(super::encode::list(served, context, &accept, &statuses, json!({})));
+        return super::encode::list(served, context, &accept, &statuses, json!({}));
     }
     let resource = api::GroupResource { group: "", resource: "componentstatus" };
     let found = statuses.first().ok_or_else(|| ApiError::not_found(resource, &context.info.name))?;
-    Ok(super::encode::object(served, context, &accept, found))
+    super::encode::object(served, context, &accept, found)
 }

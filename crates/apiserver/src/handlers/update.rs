@@ -39,9 +39,9 @@ pub(super) async fn answer(
             let wanted = RequestInfo { verb: "create", ..info.clone() };
             auth::authorize(server, &context.user, &wanted).await?;
             let created = writer.create(&info.namespace, object).await?;
-            Ok(respond_object(served, StatusCode::CREATED, context, &accept, &created))
+            respond_object(served, StatusCode::CREATED, context, &accept, &created)
         }
-        updated => Ok(respond_object(served, StatusCode::OK, context, &accept, &updated?)),
+        updated => respond_object(served, StatusCode::OK, context, &accept, &updated?),
     }
 }
 

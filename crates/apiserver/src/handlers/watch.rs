@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::http::{HeaderValue, Response, header};
-use api::{ApiError, protobuf};
+use api::{ApiError, Object, protobuf};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,12 +22,15 @@ use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, store_error};
 use crate::storage::{Change, EventType, Place, Snapshot, Stored, WatchError, frame};
+use crate::table;
 
 /// Upstream closes watches after 30 to 60 minutes where the client does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// What a chunk holds of small events.
 const CHUNK: usize = 32 << 10;
+const COLUMNS: &[u8] = b"\"columnDefinitions\":";
+const NO_COLUMNS: &[u8] = b"\"columnDefinitions\":null";
 /// So many views are not worth a look for those that nobody has any more.
 const FEW_VIEWS: usize = 64;
 
@@ -63,6 +66,8 @@ struct Session {
     /// The bookmark that ends the state, or the error that ends the watch.
     then: Option<Then>,
     place: Option<Place>,
+    /// The columns of a table, until they have been told.
+    columns: Option<Vec<u8>>,
     /// Up to here the client knows.
     told: i64,
     /// `None` where none are asked for.
@@ -84,9 +89,10 @@ pub(super) async fn answer(
     context: &Context,
 ) -> Result<Response<Body>, ApiError> {
     let cache = served.cache.clone().ok_or_else(ApiError::no_such_resource)?;
-    let accept = context.accept()?;
+    let accept = context.accept()?.streamed()?;
     options::check(&context.query, true)?;
     let selection = Selection::of(served, context)?;
+    let include_object = encode::include_object(context, &accept)?;
     let query = &context.query;
     let bookmarks = query.flag("allowWatchBookmarks");
     let initial_events = query.get("sendInitialEvents").map(|value| value == "true");
@@ -99,7 +105,7 @@ pub(super) async fn answer(
     if asked != "0" {
         server.feed.current().await.map_err(store_error)?;
     }
-    let view = View::of(server, served, context, selection, &accept);
+    let view = View::of(server, served, context, selection, &accept, include_object);
     // Before the snapshot: a change between the two follows as an event.
     let applied = server.feed.applied();
     let timeout = query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
@@ -109,6 +115,7 @@ pub(super) async fn answer(
         state: Vec::new(),
         then: None,
         place: None,
+        columns: (accept.form == Form::Table).then(|| table::definitions(served).to_string().into_bytes()),
         told: applied,
         bookmarks: bookmarks.then(|| tokio::time::interval_at(Instant::now() + BOOKMARK_EVERY, BOOKMARK_EVERY)),
         timeout: Box::pin(tokio::time::sleep(timeout)),
@@ -126,20 +133,34 @@ pub(super) async fn answer(
         }
         Err(error) => session.then = Some(Then::Fail(error)),
     }
+    if accept.form == Form::PartialObjectMetadataList {
+        // No event is a list, and upstream says no more.
+        (session.state, session.then, session.place) = (Vec::new(), None, None);
+    }
     let chunks = futures::stream::unfold(session, |mut session| async move {
-        session.next().await.map(|chunk| (Ok(chunk), session))
+        let chunk = session.next().await?;
+        Some((Ok(session.with_columns(chunk)), session))
     });
     let mut response = Response::new(stream(chunks));
     let content_type = match accept.encoding {
-        Encoding::Yaml => "application/yaml;stream=watch",
         Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
-        Encoding::Json | Encoding::PrettyJson => "application/json",
+        Encoding::Json | Encoding::PrettyJson | Encoding::Yaml => "application/json",
     };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 
 impl Session {
+    /// Columns are described with the first row that is told, and never again.
+    fn with_columns(&mut self, chunk: Bytes) -> Bytes {
+        let Some(columns) = self.columns.as_deref() else { return chunk };
+        let Some(at) = chunk.windows(NO_COLUMNS.len()).position(|part| part == NO_COLUMNS) else { return chunk };
+        let (head, tail) = chunk.split_at(at);
+        let chunk = [head, COLUMNS, columns, tail.get(NO_COLUMNS.len()..).unwrap_or_default()].concat().into();
+        self.columns = None;
+        chunk
+    }
+
     /// The next events; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
         let (mut events, mut size) = (Vec::new(), 0);
@@ -227,9 +248,9 @@ impl View {
         context: &Context,
         selection: Selection,
         accept: &Accept,
+        include_object: Option<&str>,
     ) -> Arc<Self> {
         let query = &context.query;
-        let include_object = query.get("includeObject");
         let selectors = [query.get("labelSelector"), query.get("fieldSelector")];
         let asked = format!("{:?}", (&selection.prefix, &context.info.name, selectors, accept, include_object));
         let mut views = served.views.lock();
@@ -243,7 +264,7 @@ impl View {
             server: server.clone(),
             served: served.clone(),
             selection,
-            accept: accept.clone(),
+            accept: *accept,
             include_object: include_object.map(ToOwned::to_owned),
             recent: Mutex::default(),
         });
@@ -351,8 +372,16 @@ impl View {
             Ok(object) => object,
             Err(error) => return self.line("ERROR", &error.to_status()),
         };
-        let value = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &object);
-        self.line(kind.as_str(), &value)
+        self.line(kind.as_str(), &self.shaped(&object))
+    }
+
+    /// Without columns: who shares the view may have been told of them.
+    fn shaped(&self, object: &Object) -> Value {
+        let mut value = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), object);
+        if let (Form::Table, Some(map)) = (self.accept.form, value.as_object_mut()) {
+            map.insert("columnDefinitions".into(), Value::Null);
+        }
+        value
     }
 
     fn bookmark(&self, revision: i64, initial_events_end: bool) -> Bytes {
@@ -365,7 +394,7 @@ impl View {
         if self.accept.form != Form::Whole
             && let Value::Object(bare) = object
         {
-            object = encode::shaped(&self.served, &self.accept, self.include_object.as_deref(), &bare);
+            object = self.shaped(&bare);
         }
         self.line("BOOKMARK", &object)
     }

@@ -48,21 +48,21 @@ fn decode_with(
 ) -> Result<(Object, Vec<String>), ApiError> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     let media = content_type.split(';').next().unwrap_or_default().trim();
-    let (value, duplicates) = match media {
-        "application/json" | "" => api::json::parse(bytes).map_err(|error| {
+    let is = |known: &str| media.eq_ignore_ascii_case(known);
+    let (value, duplicates) = if media.is_empty() || is("application/json") {
+        api::json::parse(bytes).map_err(|error| {
             let why = api::json::complaint(bytes).unwrap_or_else(|| error.to_string());
             unrecognized(&format!("couldn't get version/kind; json parse error: {why}"))
-        })?,
-        "application/yaml" | "text/yaml" => (yaml(bytes)?, Vec::new()),
-        "application/vnd.kubernetes.protobuf" => {
-            return Ok((from_protobuf(bytes, wanted, unrecognized)?, Vec::new()));
-        }
-        _ => {
-            return Err(ApiError::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml, application/vnd.kubernetes.protobuf",
-            ));
-        }
+        })?
+    } else if is("application/yaml") {
+        (yaml(bytes)?, Vec::new())
+    } else if is(super::PROTOBUF) {
+        return Ok((from_protobuf(bytes, wanted, unrecognized)?, Vec::new()));
+    } else {
+        return Err(ApiError::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        ));
     };
     match value {
         Value::Object(object) => Ok((object, duplicates)),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ::http::{Response, StatusCode};
+use ::http::{Method, Response, StatusCode};
 
 use super::{ADMISSION_BUCKETS, BUCKETS, Labels, Metrics};
 use crate::health::VERSION;
@@ -12,7 +12,11 @@ use crate::http::{Body, respond_bytes};
 use crate::registry::Served;
 use crate::server::ApiServer;
 
-pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
+pub(crate) fn answer(server: &Arc<ApiServer>, method: &Method) -> Response<Body> {
+    if *method == Method::DELETE {
+        server.metrics.reset();
+        return respond_bytes(StatusCode::OK, "text/plain; charset=utf-8", "metrics reset\n");
+    }
     let mut text = String::new();
     requests(&server.metrics, &mut text);
     let gauge = |gauge: &std::sync::atomic::AtomicI64| gauge.load(Ordering::Relaxed);
@@ -36,7 +40,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>) -> Response<Body> {
     }
     crate::auth::reload::metrics(server, &mut text);
     process(&mut text);
-    respond_bytes(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+    respond_bytes(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", text)
 }
 
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {

@@ -43,6 +43,7 @@ impl Ferry {
             set_verbosity: None,
             encryption: None,
             flow: apiserver::FlowSettings::default(),
+            runtime_config: apiserver::RuntimeConfig::default(),
         };
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store, drain.clone()).await?;

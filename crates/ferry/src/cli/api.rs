@@ -59,6 +59,10 @@ pub(crate) struct Api {
     pub(crate) proxy_client_cert_file: Option<PathBuf>,
     #[arg(long, requires = "proxy_client_cert_file")]
     pub(crate) proxy_client_key_file: Option<PathBuf>,
+    /// Turns built-in APIs off or on: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `GROUP/VERSION` or `GROUP/VERSION/RESOURCE`, each
+    /// `=true` or `=false`
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) runtime_config: Vec<String>,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
 }
