@@ -1,6 +1,7 @@
 //! Conversion between the version a client speaks and the one that is stored.
 
 mod autoscaling;
+mod resource;
 mod webhook;
 
 use std::borrow::Cow;
@@ -147,6 +148,16 @@ pub(crate) fn autoscaler_from_v1(object: &Object) -> Object {
     object
 }
 
+/// A claim or slice in the shape of resource.k8s.io/v1, whatever its version.
+pub(crate) fn resource_in_v1(object: &Object) -> Cow<'_, Object> {
+    if object.get("apiVersion").is_none_or(|version| version != "resource.k8s.io/v1beta1") {
+        return Cow::Borrowed(object);
+    }
+    let mut object = object.clone();
+    resource::from_v1beta1(&mut object);
+    Cow::Owned(object)
+}
+
 fn read(served: &Served, mut object: Object) -> Object {
     if served.is_storage_version() {
         return object;
@@ -154,6 +165,7 @@ fn read(served: &Served, mut object: Object) -> Object {
     match (served.info.group.as_str(), served.info.version.as_str(), served.info.plural.as_str()) {
         ("events.k8s.io", _, "events") => rename(&mut object, &EVENT_FIELDS, false),
         ("autoscaling", "v1", _) => autoscaling::to_v1(&mut object),
+        ("resource.k8s.io", "v1beta1", _) => resource::to_v1beta1(&mut object),
         _ => (),
     }
     settle(&mut object, &served.schema);
@@ -168,6 +180,7 @@ fn write(served: &Served, mut object: Object) -> Object {
     match (served.info.group.as_str(), served.info.version.as_str(), served.info.plural.as_str()) {
         ("events.k8s.io", _, "events") => rename(&mut object, &EVENT_FIELDS, true),
         ("autoscaling", "v1", _) => autoscaling::from_v1(&mut object),
+        ("resource.k8s.io", "v1beta1", _) => resource::from_v1beta1(&mut object),
         _ => (),
     }
     let (group, version) = served.storage_version.split_once('/').unwrap_or(("", &served.storage_version));

@@ -203,6 +203,7 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
             &admissionregistration::Bindings
         }
         ("resource.k8s.io", "deviceclasses") => &resource::DeviceClasses,
+        ("resource.k8s.io", "devicetaintrules") => &resource::DeviceTaintRules,
         ("resource.k8s.io", "resourceclaims") => &resource::ResourceClaims,
         ("resource.k8s.io", "resourceclaimtemplates") => &resource::ResourceClaimTemplates,
         ("resource.k8s.io", "resourceslices") => &resource::ResourceSlices,

@@ -6,7 +6,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, set_default};
+use super::{Strategy, items_mut, set_default};
 use crate::outbound;
 
 pub(super) struct Namespaces;
@@ -66,13 +66,10 @@ impl Strategy for Secrets {
         &["type"]
     }
 
+    /// `stringData` is written by clients and never read back: who sends it manages the data that it becomes.
     fn default(&self, object: &mut Object) {
-        set_default(object, &["type"], "Opaque");
-    }
-
-    /// `stringData` is written by clients and never read back.
-    fn prepare_for_create(&self, object: &mut Object) {
         use base64::Engine as _;
+        set_default(object, &["type"], "Opaque");
         if let Some(Value::Object(texts)) = object.remove("stringData") {
             let data = object.at_mut(&["data"]);
             for (key, text) in texts {
@@ -80,10 +77,6 @@ impl Strategy for Secrets {
                 data.insert(key, encoded.into());
             }
         }
-    }
-
-    fn prepare_for_update(&self, new: &mut Object, _old: &Object) {
-        self.prepare_for_create(new);
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
@@ -108,6 +101,17 @@ impl Strategy for Secrets {
 pub(super) struct ServiceAccounts;
 
 impl Strategy for ServiceAccounts {
+    /// Of a secret only the name counts.
+    fn prepare_for_create(&self, object: &mut Object) {
+        for secret in items_mut(object, "secrets") {
+            secret.retain(|field, _| field == "name");
+        }
+    }
+
+    fn prepare_for_update(&self, new: &mut Object, _old: &Object) {
+        self.prepare_for_create(new);
+    }
+
     fn warnings(&self, object: &Object) -> Vec<String> {
         const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
         let why = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";

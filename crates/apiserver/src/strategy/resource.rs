@@ -1,5 +1,7 @@
 //! Dynamic resources: device classes, claims and their templates, slices. Selectors' expressions are kept unread.
 
+mod taint_rules;
+
 use std::collections::HashSet;
 
 use api::field::FieldError;
@@ -7,8 +9,11 @@ use api::validation::{is_label, is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+pub(super) use self::taint_rules::DeviceTaintRules;
 use super::check::{At, check};
-use super::{Strategy, fixed, items_mut};
+use super::{Strategy, fixed, items_mut, set_default};
+use crate::convert::resource_in_v1;
+use crate::handlers::now;
 
 const LONGEST_DRIVER: usize = 63;
 const LONGEST_ID: usize = 32;
@@ -130,7 +135,7 @@ impl Strategy for ResourceClaims {
     }
 
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| claim(&at.at(&["spec", "devices"])))
+        check(&resource_in_v1(object), |at| claim(&at.at(&["spec", "devices"])))
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -139,7 +144,7 @@ impl Strategy for ResourceClaims {
 
     fn validate_status(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         let terminating = new.is_terminating();
-        check(new, |at| {
+        check(&resource_in_v1(new), |at| {
             let (status, requests) = (at.field("status"), Requests::of(&at.at(&["spec", "devices"])));
             let (consumers, allocation) = (status.field("reservedFor"), status.field("allocation"));
             set(
@@ -229,7 +234,7 @@ impl Strategy for ResourceClaimTemplates {
     }
 
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
+        check(&resource_in_v1(object), |at| {
             at.at(&["spec", "metadata", "labels"]).labels();
             claim(&at.at(&["spec", "spec", "devices"]));
         })
@@ -250,6 +255,10 @@ fn claim_defaults(spec: &mut Object) {
     for request in items_mut(spec.at_mut(&["devices"]), "requests") {
         items_mut(request, "firstAvailable").for_each(one);
         request.get_mut("exactly").and_then(Value::as_object_mut).into_iter().for_each(one);
+        // The first version has the fields of its one alternative here.
+        if !request.text(&["deviceClassName"]).is_empty() {
+            one(request);
+        }
     }
 }
 
@@ -376,12 +385,20 @@ impl Strategy for ResourceSlices {
         true
     }
 
+    fn default(&self, object: &mut Object) {
+        let is_basic = object.text(&["apiVersion"]) == "resource.k8s.io/v1beta1";
+        for device in items_mut(object.at_mut(&["spec"]), "devices") {
+            let device = if is_basic { device.at_mut(&["basic"]) } else { device };
+            items_mut(device, "taints").for_each(|taint| set_default(taint, &["timeAdded"], now()));
+        }
+    }
+
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| slice(&at.field("spec"), None))
+        check(&resource_in_v1(object), |at| slice(&at.field("spec"), None))
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        check(new, |at| slice(&at.field("spec"), Some(old)))
+        check(&resource_in_v1(new), |at| slice(&at.field("spec"), Some(old)))
     }
 }
 
@@ -477,11 +494,7 @@ fn device(at: &At<'_>, per_device: bool) {
             value.field("requestPolicy").forbidden("allowMultipleAllocations must be true");
         }
     }
-    each(&at.field("taints"), MOST_TAINTS, |taint| {
-        taint.field("key").needed_named(is_qualified_name);
-        taint.field("value").named_if_set(api::validation::is_label_value);
-        taint.field("effect").needed_one_of(&["NoExecute", "NoSchedule", "None"]);
-    });
+    each(&at.field("taints"), MOST_TAINTS, taint_rules::taint);
     for consumption in at.each("consumesCounters") {
         consumption.field("counterSet").needed_named(is_label);
         counters(&consumption);
