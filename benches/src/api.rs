@@ -10,6 +10,7 @@ mod definitions;
 mod fairness;
 mod hostile;
 mod lists;
+mod records;
 mod servers;
 mod watches;
 mod writes;

@@ -18,14 +18,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use serde_json::Value;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, BufReader},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// What is read at once from a connection that carries much.
-const READ_AHEAD: usize = 256 << 10;
+use super::records::Records;
 
 /// Whom a client believes, and who it is.
 pub(super) struct Trust(Arc<rustls::ClientConfig>);
@@ -56,20 +52,16 @@ impl Trust {
         self.secure(url, &[], reach(url).await?).await
     }
 
-    /// The same, to speak HTTP/2 and to read much: TLS asks the kernel for 4 KB at a time where nothing is in between.
-    pub(super) async fn open_http2(&self, url: &str) -> Result<TlsStream<BufReader<TcpStream>>> {
-        self.secure(url, b"h2", BufReader::with_capacity(READ_AHEAD, reach(url).await?)).await
+    /// The same, to speak HTTP/2 and to read much.
+    pub(super) async fn open_http2(&self, url: &str) -> Result<Records> {
+        Ok(Records::new(self.secure(url, b"h2", reach(url).await?).await?)?)
     }
 
-    async fn secure<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        url: &str,
-        protocol: &[u8],
-        stream: S,
-    ) -> Result<TlsStream<S>> {
+    async fn secure(&self, url: &str, protocol: &[u8], stream: TcpStream) -> Result<TlsStream<TcpStream>> {
         let mut config = (*self.0).clone();
         if !protocol.is_empty() {
             config.alpn_protocols = vec![protocol.to_vec()];
+            config.enable_secret_extraction = true;
         }
         let address = host(url)?.rsplit_once(':').context("a host without a port")?.0.to_owned();
         Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(address)?, stream).await?)

@@ -5,6 +5,7 @@ mod gathered;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +29,9 @@ use crate::auth::x509::Holder;
 use crate::http::{Body, BoxError, held};
 use crate::server::ApiServer;
 
+/// How many connections there were that carry several requests at a time.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+
 const HTTP2: &[u8] = b"h2";
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
@@ -39,6 +43,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const COPIED_AT_ONCE: usize = 8000;
 /// How long requests in flight may take once the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The connection that a request came on, where it carries many at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared(pub(crate) u64);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -107,6 +115,7 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
     let holder = holder.map(|chain| Arc::new(Holder::new(chain, &server.certificates, UnixTime::now())));
     // What was agreed on is spoken; guessing by the first bytes would wait for them for ever.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+    let shared = is_http2.then(|| Shared(CONNECTIONS.fetch_add(1, Ordering::Relaxed)));
     let (drain, load) = (server.drain.clone(), Load::default());
     let carried = load.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -115,6 +124,9 @@ async fn connection(server: Arc<ApiServer>, acceptor: TlsAcceptor, stream: TcpSt
             let mut request = request.map(boxed);
             if let Some(address) = address {
                 request.extensions_mut().insert(address);
+            }
+            if let Some(shared) = shared {
+                request.extensions_mut().insert(shared);
             }
             if let Some(holder) = holder {
                 request.extensions_mut().insert(holder.at(UnixTime::now(), &server.certificates));

@@ -21,6 +21,7 @@ use crate::auth::settings::parse_duration;
 use crate::http::{
     Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error,
 };
+use crate::listener::Shared;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) user: UserInfo,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// The connection it came on, where that carries others, too.
+    pub(crate) connection: Option<u64>,
     /// Who sent it, whomever they act as.
     pub(crate) real_user: UserInfo,
     /// They may not act as they want to.
@@ -65,6 +68,7 @@ impl Context {
             user,
             query,
             headers,
+            connection: None,
             real_user: UserInfo::default(),
             refused: None,
             decision: None,
@@ -145,6 +149,7 @@ impl ApiServer {
         let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), selected);
         let under_way = self.metrics.begin(&info);
         let mut context = Context::new(info, UserInfo::default(), query, request.headers().clone());
+        context.connection = request.extensions().get().map(|Shared(connection)| *connection);
         let answered = match check_timeout(&context) {
             Ok(()) => self.authenticated(&mut context, request).await,
             Err(error) => Err(error),

@@ -6,6 +6,7 @@ mod columns;
 mod networking;
 mod pod;
 mod storage;
+mod versions;
 
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ pub(crate) fn definitions(served: &Served) -> Value {
         .map(|column| {
             let format = if column.name == "Name" { "name" } else { column.format };
             json!({
-                "name": column.name, "type": column.kind, "format": format, "description": description(column.name),
+                "name": column.name, "type": column.kind, "format": format, "description": described(served, column.name),
                 "priority": column.priority,
             })
         })
@@ -111,16 +112,41 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
     })
 }
 
-/// What upstream says of the columns that every kind has.
+/// Resources, and below each its columns with the fields that describe them: `Column = type field`.
+const DESCRIBED: &str = include_str!("table/described.txt");
+
+/// What upstream says of a column: what the field that it shows is for.
+fn described(served: &Served, column: &str) -> &'static str {
+    let resource = match served.info.plural.as_str() {
+        // Both groups' are the same.
+        "events" => "events".to_owned(),
+        _ => served.group_resource().to_string(),
+    };
+    let mut lines = DESCRIBED.lines().skip_while(|line| *line != resource).skip(1);
+    let own = lines.by_ref().map_while(|line| line.strip_prefix("  ")).find_map(|line| {
+        let (name, shown) = line.split_once(" = ")?;
+        shown.split_once(' ').filter(|_| name == column)
+    });
+    match own {
+        Some((kind, field)) => documented(&format!("io.k8s.{kind}"), field),
+        None => description(column),
+    }
+}
+
+/// What it says of the columns that every kind has.
 pub(crate) fn description(column: &str) -> &'static str {
     let field = match column {
         "Name" => "name",
         "Age" | "Created At" => "creationTimestamp",
         _ => return "",
     };
-    let Some(meta) = api::schema::named("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else { return "" };
-    let texts = api::schema::docs::of(&meta.name).unwrap_or_default();
-    let index = meta.fields.iter().position(|known| known.name == field);
+    documented("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", field)
+}
+
+fn documented(kind: &str, field: &str) -> &'static str {
+    let Some(kind) = api::schema::named(kind) else { return "" };
+    let texts = api::schema::docs::of(&kind.name).unwrap_or_default();
+    let index = kind.fields.iter().position(|known| known.name == field);
     index.and_then(|index| texts.get(index + 1)).copied().unwrap_or_default()
 }
 

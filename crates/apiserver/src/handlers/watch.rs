@@ -80,7 +80,13 @@ struct Session {
 
 enum Then {
     Bookmark(i64),
-    Fail(WatchError),
+    Fail(ApiError),
+}
+
+impl From<WatchError> for ApiError {
+    fn from(error: WatchError) -> Self {
+        Self::expired(error.to_string())
+    }
 }
 
 pub(super) async fn answer(
@@ -102,9 +108,7 @@ pub(super) async fn answer(
         _ if initial_events == Some(true) => None,
         text => Some(options::revision(text).map_err(|why| ApiError::new(500, "", why))?),
     };
-    if asked != "0" {
-        server.feed.current().await.map_err(store_error)?;
-    }
+    let current = if asked == "0" { 0 } else { server.feed.current().await.map_err(store_error)? };
     let view = View::of(server, served, context, selection, &accept, include_object);
     // Before the snapshot: a change between the two follows as an event.
     let applied = server.feed.applied();
@@ -122,7 +126,7 @@ pub(super) async fn answer(
         drain: Box::pin(server.drain.clone().cancelled_owned()),
         retired: served.custom().map(|_| Box::pin(served.retired.clone().cancelled_owned())),
     };
-    match cache.watch_from(from) {
+    match cache.watch_over(from, context.connection) {
         Ok((place, snapshot)) => {
             if from.is_none() && initial_events != Some(false) {
                 session.state = session.view.state(&snapshot);
@@ -131,7 +135,13 @@ pub(super) async fn answer(
             }
             session.place = Some(place);
         }
-        Err(error) => session.then = Some(Then::Fail(error)),
+        Err(error) => session.then = Some(Then::Fail(error.into())),
+    }
+    // What there is is to be at least that new, and it is not.
+    let at_least = if initial_events == Some(true) { options::revision(asked).unwrap_or_default() } else { 0 };
+    if at_least > current && asked != "0" {
+        let error = options::too_large(at_least, current, 1);
+        (session.state, session.then, session.place) = (Vec::new(), Some(Then::Fail(error)), None);
     }
     if accept.form == Form::PartialObjectMetadataList {
         // No event is a list, and upstream says no more.
@@ -183,49 +193,54 @@ impl Session {
         }
         let place = self.place.as_mut()?;
         loop {
-            // Read before the changes are: what a bookmark covers has then been sent.
-            let applied = self.view.server.feed.applied();
-            let due = async {
-                match &mut self.bookmarks {
-                    Some(bookmarks) => bookmarks.tick().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let retired = async {
-                match &mut self.retired {
-                    Some(retired) => retired.await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = &mut self.timeout => return None,
-                () = &mut self.drain => return None,
-                () = retired => return None,
-                ready = place.ready() => {
-                    let seen = match ready {
-                        Ok(()) => self.view.look(place).await,
-                        Err(error) => Err(error),
-                    };
-                    match seen {
-                        Ok(seen) => {
-                            self.told = self.told.max(seen.revision);
-                            if seen.chunk.is_some() {
-                                return seen.chunk;
-                            }
+            // Who is behind is told at once, and asks what else there is to wait for only when there is nothing to tell.
+            let ready = if place.is_behind() && !self.timeout.is_elapsed() {
+                Ok(())
+            } else {
+                // Read before the changes are: what a bookmark covers has then been sent.
+                let applied = self.view.server.feed.applied();
+                let due = async {
+                    match &mut self.bookmarks {
+                        Some(bookmarks) => bookmarks.tick().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let retired = async {
+                    match &mut self.retired {
+                        Some(retired) => retired.await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = &mut self.timeout => return None,
+                    () = &mut self.drain => return None,
+                    () = retired => return None,
+                    ready = place.ready() => ready,
+                    _ = due => {
+                        if applied > self.told && place.is_at_end() {
+                            self.told = applied;
+                            return Some(self.view.bookmark(applied, false));
                         }
-                        Err(error) => {
-                            let told = self.view.fail(&error);
-                            self.place = None;
-                            return Some(told);
-                        }
+                        continue;
                     }
                 }
-                _ = due => {
-                    if applied > self.told && place.is_at_end() {
-                        self.told = applied;
-                        return Some(self.view.bookmark(applied, false));
+            };
+            let seen = match ready {
+                Ok(()) => self.view.look(place).await,
+                Err(error) => Err(error),
+            };
+            match seen {
+                Ok(seen) => {
+                    self.told = self.told.max(seen.revision);
+                    if seen.chunk.is_some() {
+                        return seen.chunk;
                     }
+                }
+                Err(error) => {
+                    let told = self.view.fail(&error.into());
+                    self.place = None;
+                    return Some(told);
                 }
             }
         }
@@ -329,11 +344,17 @@ impl View {
             (true, true) => EventType::Modified,
             (true, false) => EventType::Deleted,
         };
-        Some(match self.plain(&change.object) {
-            Some(Encoding::Protobuf) => change.protobuf_frame(kind, || self.sealed(kind, &change.object)),
-            Some(_) => change.frame(kind, &change.object),
+        // What leaves the selection is told as it was while it was selected.
+        let left = match &change.previous {
+            Some(previous) if kind == EventType::Deleted && !change.deleted => Some(previous.at(change.revision)),
+            _ => None,
+        };
+        let object = left.as_ref().unwrap_or(&change.object);
+        Some(match self.plain(object) {
+            Some(Encoding::Protobuf) => change.protobuf_frame(kind, || self.sealed(kind, object)),
+            Some(_) => change.frame(kind, object),
             // A webhook may have to be asked. Few watches need this, so its state is not part of every one.
-            None => Box::pin(self.render(kind, &change.object)).await,
+            None => Box::pin(self.render(kind, object)).await,
         })
     }
 
@@ -385,7 +406,7 @@ impl View {
     }
 
     fn bookmark(&self, revision: i64, initial_events_end: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if let (true, Some(map)) = (initial_events_end, metadata.as_object_mut()) {
             map.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
         }
@@ -399,7 +420,7 @@ impl View {
         self.line("BOOKMARK", &object)
     }
 
-    fn fail(&self, error: &WatchError) -> Bytes {
-        self.line("ERROR", &ApiError::expired(error.to_string()).to_status())
+    fn fail(&self, error: &ApiError) -> Bytes {
+        self.line("ERROR", &error.to_status())
     }
 }

@@ -26,9 +26,9 @@ const RING_BYTES: usize = 16 << 20;
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
 /// So many watchers are woken at once.
-const GROUP: usize = 16;
-/// After how many groups others get their turn who are none of this process.
-const COURTEOUS: usize = 8;
+const GROUP: usize = 64;
+/// After how many times so many others get their turn who are none of this process.
+const COURTEOUS: usize = 2;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
 const REST: Duration = Duration::from_micros(5);
 const LONGEST_REST: Duration = Duration::from_millis(25);
@@ -70,10 +70,23 @@ struct Ring {
     first: u64,
     /// Changes up to this revision may be missing from the ring.
     forgotten: i64,
-    /// Those who are told the sequence number of the newest change, in groups of [`GROUP`].
-    groups: Vec<watch::Sender<u64>>,
+    groups: Vec<Group>,
     /// Somebody wakes one group after the other until nothing changes any more.
     is_waking: bool,
+}
+
+/// At most [`GROUP`] watchers, who are told the sequence number of the newest change. Those of one connection are together: what they
+/// are told at once goes out at once.
+#[derive(Clone, Debug)]
+struct Group {
+    connection: Option<u64>,
+    newest: watch::Sender<u64>,
+}
+
+impl Group {
+    fn watchers(&self) -> usize {
+        self.newest.receiver_count()
+    }
 }
 
 /// A watcher's place in the ring.
@@ -166,7 +179,7 @@ impl Cache {
             ring.push(Arc::new(change));
         }
         self.snapshot.store(Arc::new(Snapshot { revision, objects }));
-        if ring.groups.len() <= 1 {
+        if ring.has_few_watchers() {
             ring.tell();
         } else if !std::mem::replace(&mut ring.is_waking, true) {
             tokio::spawn(wake(self.clone()));
@@ -175,6 +188,15 @@ impl Cache {
 
     /// A place just after `revision`; `None` starts after what the current snapshot holds, which is returned too.
     pub(crate) fn watch_from(self: &Arc<Self>, revision: Option<i64>) -> Result<(Place, Arc<Snapshot>), WatchError> {
+        self.watch_over(revision, None)
+    }
+
+    /// The same for somebody who shares a connection with others.
+    pub(crate) fn watch_over(
+        self: &Arc<Self>,
+        revision: Option<i64>,
+        connection: Option<u64>,
+    ) -> Result<(Place, Arc<Snapshot>), WatchError> {
         let mut ring = self.ring.lock();
         let snapshot = self.snapshot.load_full();
         let position = match revision {
@@ -184,7 +206,7 @@ impl Cache {
             }
             Some(revision) => ring.first + ring.changes.partition_point(|change| change.revision <= revision) as u64,
         };
-        Ok((Place { cache: self.clone(), position, newest: ring.join() }, snapshot))
+        Ok((Place { cache: self.clone(), position, newest: ring.join(connection) }, snapshot))
     }
 }
 
@@ -193,18 +215,22 @@ async fn wake(cache: Arc<Cache>) {
     loop {
         let (told, groups) = {
             let mut ring = cache.ring.lock();
-            ring.groups.retain(|group| group.receiver_count() > 0);
+            ring.groups.retain(|group| group.watchers() > 0);
             (ring.end(), ring.groups.clone())
         };
-        let mut watchers = 0;
-        for (index, group) in groups.iter().enumerate() {
-            watchers += group.receiver_count();
-            group.send_replace(told);
-            // Those who were woken, and whoever has come since.
-            match index % COURTEOUS {
-                0 => give_way().await,
-                _ => tokio::task::yield_now().await,
+        let (mut watchers, mut together, mut turns) = (0, 0, 0);
+        for group in &groups {
+            let woken = group.watchers();
+            if together > 0 && together + woken > GROUP {
+                // Those who were woken, and whoever has come since.
+                match turns % COURTEOUS {
+                    0 => give_way().await,
+                    _ => tokio::task::yield_now().await,
+                }
+                (together, turns) = (0, turns + 1);
             }
+            group.newest.send_replace(told);
+            (watchers, together) = (watchers + woken, together + woken);
         }
         let watchers = u32::try_from(watchers).unwrap_or(u32::MAX);
         tokio::time::sleep(REST.saturating_mul(watchers).min(LONGEST_REST)).await;
@@ -242,11 +268,16 @@ impl Place {
         }
     }
 
+    /// There are changes from here on that watchers were told of.
+    pub(crate) fn is_behind(&self) -> bool {
+        // What is told is in the ring already; this place may be further than what is told.
+        *self.newest.borrow() > self.position
+    }
+
     /// Waits until there are changes from here on.
     pub(crate) async fn ready(&mut self) -> Result<(), WatchError> {
-        // What is told is in the ring already; this place may be further than what is told.
         while *self.newest.borrow_and_update() <= self.position {
-            // The sender lives as long as the cache, which this holds.
+            // The sender lives as long as the cache has a watcher in its group, which this is.
             self.newest.changed().await.map_err(|_| WatchError::FellBehind)?;
         }
         Ok(())
@@ -287,17 +318,25 @@ impl Ring {
     fn tell(&self) {
         let end = self.end();
         self.groups.iter().for_each(|group| {
-            group.send_replace(end);
+            group.newest.send_replace(end);
         });
     }
 
+    /// All of them may be woken at once.
+    fn has_few_watchers(&self) -> bool {
+        self.groups.len() <= GROUP && self.groups.iter().map(Group::watchers).sum::<usize>() <= GROUP
+    }
+
     /// One more is to be woken.
-    fn join(&mut self) -> watch::Receiver<u64> {
-        if let Some(group) = self.groups.iter().find(|group| group.receiver_count() < GROUP) {
-            return group.subscribe();
+    fn join(&mut self, connection: Option<u64>) -> watch::Receiver<u64> {
+        let has_room = |group: &&Group| group.connection == connection && group.watchers() < GROUP;
+        if let Some(group) = self.groups.iter().rev().find(has_room) {
+            return group.newest.subscribe();
         }
+        // Those that everybody has left make room: only many watchers are looked after when something changes.
+        self.groups.retain(|group| group.watchers() > 0);
         let (group, newest) = watch::channel(self.end());
-        self.groups.push(group);
+        self.groups.push(Group { connection, newest: group });
         newest
     }
 

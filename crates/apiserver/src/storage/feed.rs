@@ -144,7 +144,7 @@ impl Feed {
             let object = match (event.kind, &previous) {
                 (EventKind::Put, _) => read(event.kv.value.clone()).map(Some),
                 // The last state, at the revision of the deletion, is what watchers are shown.
-                (EventKind::Delete, Some(last)) => read(last.bytes()).map(Some),
+                (EventKind::Delete, Some(last)) => Ok(Some(Arc::new(last.at(batch.revision)))),
                 (EventKind::Delete, None) => Ok(None),
             };
             let deleted = event.kind == EventKind::Delete;

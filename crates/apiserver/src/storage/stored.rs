@@ -94,6 +94,19 @@ impl Stored {
         Ok(Self { key: key.into(), revision, labels, selectable, fields, is_plain, bytes, message, metadata_at })
     }
 
+    /// The same object as of another revision: what has gone is shown as it last was, at the revision that took it away.
+    pub(crate) fn at(&self, revision: i64) -> Self {
+        Self {
+            key: self.key.clone(),
+            revision,
+            labels: self.labels.clone(),
+            fields: self.fields.clone(),
+            bytes: self.bytes.clone(),
+            message: OnceLock::new(),
+            ..*self
+        }
+    }
+
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
         let at = self.labels.iter().step_by(2).position(|known| known == key)?;
         Some(self.labels.get(2 * at + 1))
@@ -139,10 +152,6 @@ impl Stored {
     /// About how many bytes `write` appends.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + 32
-    }
-
-    pub(super) fn bytes(&self) -> Bytes {
-        self.bytes.clone()
     }
 
     /// The object's protobuf message, with its resource version; made once, `schema` is the stored version's.

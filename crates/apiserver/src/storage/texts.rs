@@ -1,7 +1,7 @@
 //! Several short texts in one allocation: what selectors ask for, kept for every object there is.
 
 /// A list of texts that does not change.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Texts {
     joined: Box<str>,
     /// Where each one ends.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     AGE, CREATED, Column, NAME, age, age::since, cluster, condition, count, flag, labels, list, name, networking,
-    number, or, or_none, pod, selector_at, storage, strings, text, wide,
+    number, or, or_none, pod, selector_at, storage, strings, text, versions, wide,
 };
 
 /// Every other resource: its name, and when it was made.
@@ -240,6 +240,10 @@ pub(super) fn of(group: &str, plural: &str) -> &'static [Column] {
         ("", "componentstatuses") => &COMPONENT_STATUSES,
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &cluster::BINDINGS,
         ("coordination.k8s.io", "leases") => &LEASES,
+        ("coordination.k8s.io", "leasecandidates") => &versions::LEASE_CANDIDATES,
+        ("internal.apiserver.k8s.io", "storageversions") => &versions::STORAGE_VERSIONS,
+        ("resource.k8s.io", "devicetaintrules") => &versions::DEVICE_TAINT_RULES,
+        ("resource.k8s.io", "resourcepoolstatusrequests") => &versions::POOL_STATUS_REQUESTS,
         ("scheduling.k8s.io", "priorityclasses") => &PRIORITY_CLASSES,
         ("", "serviceaccounts") | ("resource.k8s.io", "deviceclasses" | "resourceclaimtemplates") => &NAMED,
         _ => &PLAIN,
@@ -251,7 +255,7 @@ fn keys(object: &Object, field: &str) -> usize {
 }
 
 /// `a,b,c + 4 more...`
-fn limited(all: Vec<&str>, max: usize) -> Value {
+pub(super) fn limited(all: Vec<&str>, max: usize) -> Value {
     if all.is_empty() {
         return "<unset>".into();
     }

@@ -2,9 +2,12 @@
 
 use serde_json::Value;
 
-/// A body as a value: JSON where it is JSON, text otherwise.
+/// A body as a value: JSON where it is JSON, a list where it is the events of a watch, text otherwise.
 pub(crate) fn body(bytes: &[u8]) -> Value {
-    serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned().into())
+    let lines = || serde_json::Deserializer::from_slice(bytes).into_iter().collect::<Result<Vec<Value>, _>>().ok();
+    let events = || lines().filter(|events| !events.is_empty()).map(Value::from);
+    let json = serde_json::from_slice(bytes).ok().or_else(events);
+    json.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned().into())
 }
 
 /// The answer without identities, times, versions and addresses that were handed out.
@@ -32,6 +35,10 @@ fn normalize(key: &str, value: &mut Value) {
                 *text = format!("<{}>", if is_time { "time" } else { key });
             } else {
                 *text = without_dumps(&without_uids(text));
+                // How far a server has come is its own affair.
+                if let Some(at) = text.find(", current: ") {
+                    text.truncate(at);
+                }
             }
         }
         Value::Number(_) if matches!(key, "nodePort" | "healthCheckNodePort") => *value = "<port>".into(),

@@ -3,7 +3,6 @@
 //! `cases/NAME.yaml` holds requests, `cases/NAME.answers` what stock v1.36 said to each, one line of JSON per request,
 //! without what differs from run to run. `FERRY_ORACLE=KUBECONFIG cargo test -p apiserver --test differential` asks a
 //! freshly started stock kube-apiserver instead and writes its answers down; `FERRY_CASE=NAME` takes one case alone.
-
 //!
 //! `differences.txt` names the answers that still differ, as `CASE NUMBER`. It may only shrink: an answer on it that is
 //! the same must be taken off. `FERRY_DIFFERENCES=1` shows them all.
@@ -12,7 +11,7 @@ mod compare;
 mod ferry;
 mod oracle;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -37,19 +36,32 @@ struct Step {
     until: Option<u16>,
     #[serde(default)]
     showing: String,
+    /// The version of what is answered has this name from now on: `{name}` in a later request is that version.
+    #[serde(default)]
+    remember: Option<String>,
 }
+
+/// Versions that have a name.
+type Versions = BTreeMap<String, String>;
 
 /// How long something may be on its way.
 const ARRIVES: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Sends a step, again and again where it says so.
-async fn answer<F>(step: &Step, send: impl Fn(http::Request<Vec<u8>>) -> F) -> Result<(u16, Value)>
+async fn answer<F>(
+    step: &Step,
+    versions: &mut Versions,
+    send: impl Fn(http::Request<Vec<u8>>) -> F,
+) -> Result<(u16, Value)>
 where
     F: Future<Output = Result<(u16, Value)>>,
 {
     let begun = std::time::Instant::now();
     loop {
-        let (code, body) = send(step.request()?).await?;
+        let (code, body) = send(step.request(versions)?).await?;
+        if let (Some(name), Some(version)) = (&step.remember, body.pointer("/metadata/resourceVersion")) {
+            versions.insert(format!("{{{name}}}"), version.as_str().context("a version is text")?.to_owned());
+        }
         if step.until.is_none_or(|wanted| wanted == code && body.to_string().contains(&step.showing)) {
             return Ok((code, body));
         }
@@ -59,8 +71,9 @@ where
 }
 
 impl Step {
-    fn request(&self) -> Result<http::Request<Vec<u8>>> {
-        let (method, path) = self.line.split_once(' ').context("METHOD PATH")?;
+    fn request(&self, versions: &Versions) -> Result<http::Request<Vec<u8>>> {
+        let line = versions.iter().fold(self.line.clone(), |line, (name, version)| line.replace(name, version));
+        let (method, path) = line.split_once(' ').context("METHOD PATH")?;
         let mut request = http::Request::builder().method(method).uri(path);
         if let Some(accept) = &self.accept {
             request = request.header("accept", accept);
@@ -97,7 +110,7 @@ async fn answers_are_those_of_stock() -> Result<()> {
     let (mut differences, mut mended, mut count) = (Vec::new(), Vec::new(), 0);
     for case in cases()? {
         let ferry = ferry::Ferry::start().await?;
-        let steps = steps(&case)?;
+        let (steps, mut versions) = (steps(&case)?, Versions::new());
         let answers = std::fs::read_to_string(case.with_extension("answers")).context("not recorded yet")?;
         let answers: Vec<Value> = answers.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
         // Recorded before a rule of normal form was added, they are still good.
@@ -105,7 +118,7 @@ async fn answers_are_those_of_stock() -> Result<()> {
         ensure!(answers.len() == steps.len(), "{}: record the answers again", case.display());
         let name = case.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for (number, (step, wanted)) in steps.iter().zip(&answers).enumerate() {
-            let (code, body) = answer(step, |request| ferry.send(request)).await?;
+            let (code, body) = answer(step, &mut versions, |request| ferry.send(request)).await?;
             let got = compare::normal(json!({ "code": code, "body": body }));
             let found = compare::compare(wanted, &got);
             let id = format!("{name} {}", number + 1);
@@ -126,9 +139,9 @@ async fn answers_are_those_of_stock() -> Result<()> {
 async fn record(kubeconfig: &Path) -> Result<()> {
     let oracle = oracle::Oracle::connect(kubeconfig).await?;
     for case in cases()? {
-        let mut answers = String::new();
+        let (mut answers, mut versions) = (String::new(), Versions::new());
         for step in steps(&case)? {
-            let (code, body) = answer(&step, |request| oracle.send(request)).await?;
+            let (code, body) = answer(&step, &mut versions, |request| oracle.send(request)).await?;
             let answer = compare::normal(json!({ "code": code, "body": body }));
             answers.push_str(&serde_json::to_string(&answer)?);
             answers.push('\n');
