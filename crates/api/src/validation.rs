@@ -70,7 +70,8 @@ pub fn is_label(text: &str) -> Vec<String> {
         errors.push(too_long(LABEL_MAX));
     }
     if !lower_label(text) {
-        errors.push(LABEL_MESSAGE.to_owned());
+        let is_subdomain = text.split('.').all(lower_label);
+        errors.push(if is_subdomain { "must not contain dots" } else { LABEL_MESSAGE }.to_owned());
     }
     errors
 }

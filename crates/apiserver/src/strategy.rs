@@ -13,8 +13,10 @@ mod core;
 pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
+mod internal;
 mod networking;
 mod node;
+mod node_selector;
 mod pod;
 mod pod_defaults;
 mod pod_resize;
@@ -26,6 +28,7 @@ mod resource;
 mod service;
 mod storage;
 mod trust_bundles;
+mod volume_sources;
 mod warnings;
 
 pub use self::pod_validation::allow_privileged;

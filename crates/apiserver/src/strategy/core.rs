@@ -52,6 +52,22 @@ impl Strategy for Namespaces {
         })
     }
 
+    fn prepare_part(&self, subresource: &str, new: &mut Object, _: &Object) {
+        if subresource == "status" && new.text(&["status", "phase"]).is_empty() {
+            new.at_mut(&["status"]).insert("phase".into(), "Active".into());
+        }
+    }
+
+    /// It is terminating from when it is deleted, and not before.
+    fn validate_status(&self, new: &Object, _: &Object) -> Vec<FieldError> {
+        let (phase, when) = if new.is_terminating() { ("Terminating", "is not empty") } else { ("Active", "is empty") };
+        let told = new.text(&["status", "phase"]);
+        let wrong = (told != phase).then(|| {
+            FieldError::invalid("status.Phase", told, format!("may only be '{phase}' if `deletionTimestamp` {when}"))
+        });
+        wrong.into_iter().collect()
+    }
+
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
         if let Some(finalizers) = old.at(&["spec", "finalizers"]) {
             new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone());
@@ -271,7 +287,13 @@ impl Strategy for ApiServices {
             }
             service.field("namespace").needed();
             service.field("name").needed();
-            service.field("port").port_number();
+            let port = service.field("port");
+            if !(1..=65535).contains(&port.number().unwrap_or(0)) {
+                port.invalid_as(
+                    port.number().unwrap_or(0),
+                    "port is not valid: must be between 1 and 65535, inclusive",
+                );
+            }
             if insecure.is_true() && !bundle.text().is_empty() {
                 insecure.invalid("may not be true if caBundle is present");
             }

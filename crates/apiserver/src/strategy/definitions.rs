@@ -35,6 +35,9 @@ impl Strategy for Definitions {
             spec.at_mut(&["names"]).insert("listKind".into(), format!("{kind}List").into());
         }
         set_default(spec, &["conversion"], json!({"strategy": "None"}));
+        if says_nothing(spec.at(&["conversion", "webhook"]), Value::is_null) {
+            spec.remove_at(&["conversion", "webhook"]);
+        }
         if spec.at(&["conversion", "webhook", "clientConfig", "service"]).is_some() {
             set_default(spec, &["conversion", "webhook", "clientConfig", "service", "port"], 443);
         }
@@ -56,9 +59,11 @@ impl Strategy for Definitions {
     fn prepare_for_create(&self, object: &mut Object) {
         object.at_mut(&["status"]).insert("conditions".into(), Value::Null);
         keep_stored_versions(object);
+        drop_empty_webhook(object);
     }
 
     fn prepare_for_update(&self, new: &mut Object, _: &Object) {
+        drop_empty_webhook(new);
         keep_stored_versions(new);
     }
 
@@ -115,6 +120,20 @@ impl Strategy for Definitions {
     }
 }
 
+/// A webhook that is nowhere and reads no version is none; `is_none` tells of the list of versions.
+fn says_nothing(webhook: Option<&Value>, is_none: impl Fn(&Value) -> bool) -> bool {
+    let Some(Value::Object(webhook)) = webhook else { return false };
+    let is_unset = |key: &str| webhook.get(key).is_none_or(Value::is_null);
+    is_unset("clientConfig") && webhook.get("conversionReviewVersions").is_none_or(is_none)
+}
+
+fn drop_empty_webhook(object: &mut Object) {
+    let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    if says_nothing(object.at(&["spec", "conversion", "webhook"]), is_empty) {
+        object.remove_at(&["spec", "conversion", "webhook"]);
+    }
+}
+
 /// A version that objects are stored in may have left some behind.
 fn keep_stored_versions(object: &mut Object) {
     let versions = super::items(object, &["spec", "versions"]);
@@ -148,7 +167,7 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
         if let Some(first) = spec.each("versions").first() {
             // The older form has the first version's name above, too.
             let wrong = is_dns_1035(first.field("name").text());
-            if !wrong.is_empty() {
+            if !wrong.is_empty() && !first.field("name").is_empty() {
                 let path = spec.path().child("version");
                 spec.complain(FieldError::invalid(&path, first.field("name").text(), wrong.join(",")));
             }
@@ -201,8 +220,8 @@ fn conversion(at: &At<'_>, new: &Object, old: Option<&Object>) {
         reviews.called(at.path().child("conversionReviewVersions")),
     );
     if strategy.text() != "Webhook" {
-        for unwanted in [&config, &reviews] {
-            if !unwanted.is_empty() {
+        for (unwanted, is_set) in [(&config, config.exists()), (&reviews, !reviews.is_empty())] {
+            if is_set {
                 unwanted.forbidden("should not be set when strategy is not set to Webhook");
             }
         }
