@@ -306,7 +306,7 @@ fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
+pub fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut total = 0;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
