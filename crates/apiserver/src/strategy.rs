@@ -14,6 +14,7 @@ pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
 mod internal;
+mod key_pair;
 mod networking;
 mod node;
 mod node_selector;

@@ -6,7 +6,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, items_mut, set_default};
+use super::{Strategy, items_mut, key_pair, set_default};
 use crate::outbound;
 
 pub(super) struct Namespaces;
@@ -111,6 +111,19 @@ impl Strategy for Secrets {
             ));
         }
         errors
+    }
+
+    /// Servers that use the pair would find out late.
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        if object.text(&["type"]) != "kubernetes.io/tls" {
+            return Vec::new();
+        }
+        let part = |name: &str| object.text(&["data", name]);
+        key_pair::complaint(part("tls.crt"), part("tls.key")).into_iter().collect()
+    }
+
+    fn warnings_on_update(&self, _: &str, new: &Object, _: &Object) -> Vec<String> {
+        self.warnings(new)
     }
 }
 
@@ -248,6 +261,28 @@ impl Strategy for ApiServices {
         if object.at(&["spec", "service"]).is_some_and(Value::is_object) {
             set_default(object, &["spec", "service", "port"], 443);
         }
+    }
+
+    /// What is served here is there at once.
+    fn prepare_for_create(&self, object: &mut Object) {
+        let condition = json!({
+            "type": "Available",
+            "status": "True",
+            "lastTransitionTime": crate::handlers::now(),
+            "reason": "Local",
+            "message": "Local APIServices are always available",
+        });
+        if object.at(&["spec", "service"]).is_none() {
+            object.insert("status".into(), json!({"conditions": [condition]}));
+        }
+    }
+
+    fn validate_status(&self, new: &Object, _: &Object) -> Vec<FieldError> {
+        check(new, |at| {
+            for condition in at.at(&["status", "conditions"]).items() {
+                condition.field("status").one_of(&["True", "False", "Unknown"]);
+            }
+        })
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {

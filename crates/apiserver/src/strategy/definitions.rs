@@ -163,6 +163,9 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
             }
         }
         spec.field("scope").needed_one_of(&["Cluster", "Namespaced"]);
+        if spec.field("preserveUnknownFields").is_true() && has_defaults(new) {
+            spec.field("preserveUnknownFields").invalid("must be false in order to use defaults in the schema");
+        }
         versions::check(&spec);
         if let Some(first) = spec.each("versions").first() {
             // The older form has the first version's name above, too.
@@ -179,6 +182,12 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
         names(&wanted);
         versions::check_shared(&spec);
         conversion(&spec.field("conversion"), new, old);
+    })
+}
+
+fn has_defaults(definition: &Object) -> bool {
+    super::items(definition, &["spec", "versions"]).into_iter().any(|version| {
+        version.at(&["schema", "openAPIV3Schema"]).and_then(Value::as_object).is_some_and(schema::has_defaults)
     })
 }
 

@@ -309,6 +309,13 @@ impl Strategy for CsiNodes {
 pub(super) struct VolumeAttachments;
 
 impl Strategy for VolumeAttachments {
+    fn default(&self, object: &mut Object) {
+        let source = object.get_mut("spec").and_then(|spec| spec.get_mut("source"));
+        if let Some(Value::Object(spec)) = source.and_then(|source| source.get_mut("inlineVolumeSpec")) {
+            volume::source_defaults(spec);
+        }
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| attachment(&at))
     }
@@ -368,6 +375,12 @@ impl Strategy for CsiStorageCapacities {
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        fixed(new, old, &["nodeTopology", "storageClassName"])
+        let mut errors = Vec::new();
+        if new.get("nodeTopology") != old.get("nodeTopology") {
+            let value = new.get("nodeTopology").cloned().unwrap_or_default();
+            errors.push(internal::invalid("*LabelSelector", &Path::new("nodeTopology"), &value, "field is immutable"));
+        }
+        errors.extend(fixed(new, old, &["storageClassName"]));
+        errors
     }
 }

@@ -102,7 +102,7 @@ fn is_said(key: &str, value: &Value) -> bool {
 }
 
 /// A schema in which what may be one thing or another is two fields, as upstream's type has it.
-fn unfolded(schema: &Value) -> Value {
+pub(super) fn unfolded(schema: &Value) -> Value {
     let Value::Object(fields) = schema else { return schema.clone() };
     let each = |value: &Value| match value {
         Value::Array(items) => Value::Array(items.iter().map(unfolded).collect()),
@@ -165,6 +165,11 @@ fn children(schema: &Object) -> Vec<&Object> {
     let single = ["items", "additionalProperties", "not"].into_iter().filter_map(object);
     let listed = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(list);
     single.chain(listed).chain(map("properties")).collect()
+}
+
+/// Whether some place in a schema has a value for who gives none.
+pub(super) fn has_defaults(schema: &Object) -> bool {
+    schema.get("default").is_some_and(|value| !value.is_null()) || children(schema).into_iter().any(has_defaults)
 }
 
 /// Formats that mean nothing here.

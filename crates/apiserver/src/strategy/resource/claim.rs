@@ -34,6 +34,23 @@ impl Strategy for ResourceClaims {
         claim_defaults(object.at_mut(&["spec"]));
     }
 
+    /// What was told of a device goes with it.
+    fn prepare_part(&self, subresource: &str, new: &mut Object, old: &Object) {
+        let id = |one: &Value| {
+            let part = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            ["driver", "pool", "device", "shareID"].map(part)
+        };
+        let results = |object: &Object| {
+            let list = object.at(&["status", "allocation", "devices", "results"]).and_then(Value::as_array);
+            list.map(|list| list.iter().map(id).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let (was, is) = (results(old), results(new));
+        let told = new.get_mut("status").and_then(|status| status.get_mut("devices")).and_then(Value::as_array_mut);
+        if let Some(told) = told.filter(|_| subresource == "status") {
+            told.retain(|device| !was.contains(&id(device)) || is.contains(&id(device)));
+        }
+    }
+
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
         check(&resource_in_v1(object), |at| claim(&at.at(&["spec", "devices"])))
     }
@@ -200,7 +217,9 @@ impl Strategy for ResourceClaimTemplates {
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        fixed_spec("ResourceClaimTemplateSpec", new, old)
+        let mut errors = self.validate_create(new);
+        errors.extend(fixed_spec("ResourceClaimTemplateSpec", new, old));
+        errors
     }
 }
 
@@ -237,7 +256,12 @@ fn template_metadata(at: &At<'_>) {
     let is_set = |field: &At<'_>| {
         !field.is_empty() && (field.number() != Some(0) || field.path().to_string().ends_with("Seconds"))
     };
-    OWN.iter().map(|name| at.field(name)).filter(is_set).for_each(|field| field.forbidden("cannot be set"));
+    for field in OWN.iter().map(|name| at.field(name)).filter(is_set) {
+        // Upstream makes this name from its own.
+        let is_id = field.path().to_string().ends_with(".uid");
+        let field = if is_id { field.called(at.path().child("uID")) } else { field };
+        field.forbidden("cannot be set");
+    }
 }
 
 fn claim_defaults(spec: &mut Object) {

@@ -78,22 +78,7 @@ impl Strategy for PersistentVolumes {
     fn default(&self, object: &mut Object) {
         set_default(object, &["spec", "persistentVolumeReclaimPolicy"], "Retain");
         set_default(object, &["spec", "volumeMode"], "Filesystem");
-        let spec = object.at_mut(&["spec"]);
-        if spec.contains_key("hostPath") {
-            set_default(spec, &["hostPath", "type"], "");
-        }
-        if spec.contains_key("azureDisk") {
-            set_default(spec, &["azureDisk", "readOnly"], false);
-        }
-        for (source, field, value) in DEFAULTS {
-            // Of a disk at Azure, an empty text is somebody's word.
-            let is_unset = spec.text(&[source, field]).is_empty() && source != "azureDisk";
-            if spec.contains_key(source) && is_unset {
-                spec.at_mut(&[source]).insert(field.to_owned(), value.into());
-            } else if spec.contains_key(source) {
-                set_default(spec, &[source, field], value);
-            }
-        }
+        source_defaults(object.at_mut(&["spec"]));
     }
 
     fn prepare_for_create(&self, object: &mut Object) {
@@ -184,6 +169,25 @@ impl Strategy for PersistentVolumes {
 
     fn warnings_on_update(&self, subresource: &str, new: &Object, _: &Object) -> Vec<String> {
         if subresource.is_empty() { self.warnings(new) } else { Vec::new() }
+    }
+}
+
+pub(super) fn source_defaults(spec: &mut Object) {
+    if spec.contains_key("hostPath") {
+        set_default(spec, &["hostPath", "type"], "");
+    }
+    if spec.contains_key("azureDisk") {
+        set_default(spec, &["azureDisk", "readOnly"], false);
+    }
+    for (source, field, value) in DEFAULTS {
+        if !spec.contains_key(source) {
+            continue;
+        }
+        // Of a disk at Azure, an empty text is somebody's word.
+        if source != "azureDisk" && spec.text(&[source, field]).is_empty() {
+            spec.at_mut(&[source]).remove(field);
+        }
+        set_default(spec, &[source, field], value);
     }
 }
 
