@@ -45,9 +45,12 @@ impl Strategy for ResourceClaims {
             list.map(|list| list.iter().map(id).collect::<Vec<_>>()).unwrap_or_default()
         };
         let (was, is) = (results(old), results(new));
-        let told = new.get_mut("status").and_then(|status| status.get_mut("devices")).and_then(Value::as_array_mut);
-        if let Some(told) = told.filter(|_| subresource == "status") {
+        let Some(Value::Object(status)) = new.get_mut("status").filter(|_| subresource == "status") else { return };
+        if let Some(Value::Array(told)) = status.get_mut("devices") {
             told.retain(|device| !was.contains(&id(device)) || is.contains(&id(device)));
+            if told.is_empty() {
+                status.remove("devices");
+            }
         }
     }
 
@@ -76,14 +79,13 @@ impl Strategy for ResourceClaims {
             );
             let allocated: HashSet<String> =
                 allocation.at(&["devices", "results"]).items().iter().map(device_id).collect();
-            set(
-                &status.field("devices"),
-                usize::MAX,
-                |device| device_id(device).into(),
-                |device| {
-                    device_status(device, &allocated);
-                },
-            );
+            let mut told = HashSet::new();
+            status.each("devices").iter().for_each(|device| device_status(device, &allocated));
+            for device in status.each("devices").iter().filter(|device| !told.insert(device_id(device))) {
+                let mut error = FieldError::duplicate(device.path(), Value::Null);
+                error.value = internal::shown("SharedDeviceID", device.value());
+                device.complain(error);
+            }
             if !consumers.is_empty() && !allocation.exists() {
                 consumers.forbidden("may not be specified when `allocated` is not set");
             } else if terminating {
@@ -132,7 +134,8 @@ fn device_status(at: &At<'_>, allocated: &HashSet<String>) {
     at.field("device").named(is_label);
     share_id(&at.field("shareID"));
     if !allocated.contains(&device_id(at)) {
-        at.invalid_as(device_id(at), "must be an allocated device in the claim");
+        let detail = "must be an allocated device in the claim";
+        at.complain(internal::invalid("SharedDeviceID", at.path(), at.value(), detail));
     }
     let told = at.field("conditions");
     if told.count() > MOST_CONDITIONS {
@@ -156,9 +159,16 @@ fn device_status(at: &At<'_>, allocated: &HashSet<String>) {
 fn interface_address(at: &At<'_>) {
     const FORM: &str = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
     let text = at.text();
-    let Some((address, bits)) = text.split_once('/').filter(|_| is_cidr(text)) else { return at.invalid(FORM) };
-    let Ok(address) = address.parse::<IpAddr>() else { return at.invalid(FORM) };
-    let canonical = format!("{address}/{bits}");
+    let Some((address, bits)) = text.split_once('/') else { return at.invalid(FORM) };
+    // Zeros before a number are read, but not written.
+    let lean: Vec<&str> = address.split('.').map(|part| part.trim_start_matches('0')).collect();
+    let lean: Vec<&str> = lean.into_iter().map(|part| if part.is_empty() { "0" } else { part }).collect();
+    let address = if address.contains(':') { address.to_owned() } else { lean.join(".") };
+    let Ok(found) = address.parse::<IpAddr>() else { return at.invalid(FORM) };
+    if !is_cidr(&format!("{address}/{bits}")) {
+        return at.invalid(FORM);
+    }
+    let canonical = format!("{found}/{bits}");
     if canonical != text {
         at.invalid(format!("must be in canonical form ({canonical:?})"));
     }
