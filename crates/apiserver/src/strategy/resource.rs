@@ -1,6 +1,7 @@
 //! Dynamic resources: device classes, claims and their templates, slices.
 
 mod claim;
+mod request_policy;
 mod selector;
 mod slice;
 mod taint_rules;

@@ -193,13 +193,12 @@ pub(super) fn source_defaults(spec: &mut Object) {
 
 /// Where data is does not change; only a secret that is needed to let it grow may come later.
 fn source_change(new: &Object, old: &Object) -> Option<FieldError> {
-    const LATER: [&str; 2] = ["csi", "controllerExpandSecretRef"];
+    const LATER: &str = "controllerExpandSecretRef";
     let of = |object: &Object| object.get("spec").cloned().unwrap_or_default();
     let (old, mut new) = (of(old), of(new));
-    if let (Some(Value::Object(csi)), Some(Value::Object(before))) = (new.get_mut("csi"), old.get("csi")) {
-        if !before.contains_key(LATER[1]) {
-            csi.remove(LATER[1]);
-        }
+    let has_later = old.get("csi").is_none_or(|csi| csi.get(LATER).is_some());
+    if let Some(Value::Object(csi)) = new.get_mut("csi").filter(|_| !has_later) {
+        csi.remove(LATER);
     }
     if SOURCES.iter().all(|(source, _, _)| new.get(source) == old.get(source)) {
         return None;
