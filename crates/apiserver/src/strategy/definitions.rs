@@ -67,6 +67,14 @@ impl Strategy for Definitions {
         keep_stored_versions(new);
     }
 
+    /// A status that names no version names the one that objects are stored in.
+    fn prepare_part(&self, subresource: &str, new: &mut Object, _: &Object) {
+        let stored = new.at(&["status", "storedVersions"]).and_then(Value::as_array);
+        if subresource == "status" && stored.is_none_or(Vec::is_empty) {
+            keep_stored_versions(new);
+        }
+    }
+
     fn prepare_for_delete(&self, object: &mut Object) {
         if !object.finalizers().contains(&CLEANUP) {
             let list = object.metadata().entry("finalizers").or_insert_with(|| json!([]));
@@ -117,6 +125,15 @@ impl Strategy for Definitions {
     fn warnings(&self, object: &Object) -> Vec<String> {
         let formats = schema::unrecognized_formats(object).into_iter();
         formats.map(|format| format!("unrecognized format {format:?}")).collect()
+    }
+
+    /// What was told of before is not told again.
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        if !subresource.is_empty() {
+            return Vec::new();
+        }
+        let known = self.warnings(old);
+        self.warnings(new).into_iter().filter(|warning| !known.contains(warning)).collect()
     }
 }
 
