@@ -70,7 +70,8 @@ pub fn is_label(text: &str) -> Vec<String> {
         errors.push(too_long(LABEL_MAX));
     }
     if !lower_label(text) {
-        errors.push(LABEL_MESSAGE.to_owned());
+        let is_subdomain = text.split('.').all(lower_label);
+        errors.push(if is_subdomain { "must not contain dots" } else { LABEL_MESSAGE }.to_owned());
     }
     errors
 }
@@ -305,7 +306,7 @@ fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
+pub fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut total = 0;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {

@@ -4,6 +4,7 @@ pub(crate) mod allocate;
 mod always_pull_images;
 mod certificates;
 mod chain;
+pub(crate) mod devices;
 mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;

@@ -26,7 +26,8 @@ const MAX_SNIPPET: usize = 16_384;
 /// The issues in the order of their places, each with the line it is in and a mark under the spot.
 pub(crate) fn report(source: &str, mut issues: Vec<Issue>) -> CompileError {
     issues.truncate(MAX_ISSUES);
-    let lines: Vec<&str> = source.split('\n').collect();
+    // A text without any has no first line, and what is wrong is before it.
+    let lines: Vec<&str> = if source.is_empty() { Vec::new() } else { source.split('\n').collect() };
     let mut placed: Vec<((i64, i64), String)> =
         issues.into_iter().map(|issue| (place(source, issue.at), issue.message)).collect();
     placed.sort_by_key(|(at, _)| *at);
@@ -38,6 +39,9 @@ pub(crate) fn report(source: &str, mut issues: Vec<Issue>) -> CompileError {
 /// Line from one, column from zero; both -1 for an issue without a place.
 fn place(source: &str, at: Option<u32>) -> (i64, i64) {
     let Some(at) = at else { return (-1, -1) };
+    if source.is_empty() {
+        return (1, -1);
+    }
     let (mut line, mut column) = (1, 0);
     for c in source.chars().take(at as usize) {
         if c == '\n' {

@@ -126,8 +126,10 @@ impl Writer<'_> {
             object.metadata().insert("labels".into(), labels);
         }
         api::decode::complete_for_storage(&mut object, &self.served.schema);
-        let mut errors =
-            api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
+        let mut errors: Vec<FieldError> =
+            admission::devices::admin_access(self.server, &attributes, &object).await?.into_iter().collect();
+        let rule = self.served.strategy().name_rule();
+        errors.extend(api::validation::object_meta(&object, self.served.info.namespaced, rule));
         errors.extend(self.served.strategy().validate(&object));
         errors.extend(self.served.strategy().validate_create(&object));
         if !errors.is_empty() {
@@ -284,7 +286,9 @@ impl Writer<'_> {
         }
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
-        let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
+        let mut errors: Vec<FieldError> =
+            admission::devices::admin_access(self.server, &attributes, &new).await?.into_iter().collect();
+        errors.extend(api::validation::object_meta_update(&new, old, self.served.strategy().name_rule()));
         if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
             errors.extend(self.served.strategy().validate(&new));
             if self.subresource.is_empty() {

@@ -168,7 +168,7 @@ fn rules(at: &At<'_>) {
     let spec = at.field("spec");
     let request = spec.field("request");
     if let Some(why) = refused_request(request.text()) {
-        request.complain(FieldError::invalid(request.path(), request.text(), why));
+        request.invalid(why);
     }
     let usages = spec.field("usages");
     usages.needed();

@@ -135,6 +135,11 @@ impl<'a> At<'a> {
         self.complain(FieldError::invalid(&self.path, self.value.clone(), detail));
     }
 
+    /// Invalid as `shown`, where what is there is not what upstream shows.
+    pub(super) fn invalid_as(&self, shown: impl Into<Value>, detail: &str) {
+        self.complain(FieldError::invalid(&self.path, shown, detail));
+    }
+
     pub(super) fn required(&self, detail: &str) {
         self.complain(FieldError::required(&self.path, detail));
     }

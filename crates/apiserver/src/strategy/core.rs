@@ -6,7 +6,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, items_mut, set_default};
+use super::{Strategy, items_mut, key_pair, set_default};
 use crate::outbound;
 
 pub(super) struct Namespaces;
@@ -52,6 +52,22 @@ impl Strategy for Namespaces {
         })
     }
 
+    fn prepare_part(&self, subresource: &str, new: &mut Object, _: &Object) {
+        if subresource == "status" && new.text(&["status", "phase"]).is_empty() {
+            new.at_mut(&["status"]).insert("phase".into(), "Active".into());
+        }
+    }
+
+    /// It is terminating from when it is deleted, and not before.
+    fn validate_status(&self, new: &Object, _: &Object) -> Vec<FieldError> {
+        let (phase, when) = if new.is_terminating() { ("Terminating", "is not empty") } else { ("Active", "is empty") };
+        let told = new.text(&["status", "phase"]);
+        let wrong = (told != phase).then(|| {
+            FieldError::invalid("status.Phase", told, format!("may only be '{phase}' if `deletionTimestamp` {when}"))
+        });
+        wrong.into_iter().collect()
+    }
+
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
         if let Some(finalizers) = old.at(&["spec", "finalizers"]) {
             new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone());
@@ -95,6 +111,19 @@ impl Strategy for Secrets {
             ));
         }
         errors
+    }
+
+    /// Servers that use the pair would find out late.
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        if object.text(&["type"]) != "kubernetes.io/tls" {
+            return Vec::new();
+        }
+        let part = |name: &str| object.text(&["data", name]);
+        key_pair::complaint(part("tls.crt"), part("tls.key")).into_iter().collect()
+    }
+
+    fn warnings_on_update(&self, _: &str, new: &Object, _: &Object) -> Vec<String> {
+        self.warnings(new)
     }
 }
 
@@ -234,6 +263,28 @@ impl Strategy for ApiServices {
         }
     }
 
+    /// What is served here is there at once.
+    fn prepare_for_create(&self, object: &mut Object) {
+        let condition = json!({
+            "type": "Available",
+            "status": "True",
+            "lastTransitionTime": crate::handlers::now(),
+            "reason": "Local",
+            "message": "Local APIServices are always available",
+        });
+        if object.at(&["spec", "service"]).is_none() {
+            object.insert("status".into(), json!({"conditions": [condition]}));
+        }
+    }
+
+    fn validate_status(&self, new: &Object, _: &Object) -> Vec<FieldError> {
+        check(new, |at| {
+            for condition in at.at(&["status", "conditions"]).items() {
+                condition.field("status").one_of(&["True", "False", "Unknown"]);
+            }
+        })
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         let wanted = format!("{}.{}", object.text(&["spec", "version"]), object.text(&["spec", "group"]));
         check(object, |at| {
@@ -271,7 +322,13 @@ impl Strategy for ApiServices {
             }
             service.field("namespace").needed();
             service.field("name").needed();
-            service.field("port").port_number();
+            let port = service.field("port");
+            if !(1..=65535).contains(&port.number().unwrap_or(0)) {
+                port.invalid_as(
+                    port.number().unwrap_or(0),
+                    "port is not valid: must be between 1 and 65535, inclusive",
+                );
+            }
             if insecure.is_true() && !bundle.text().is_empty() {
                 insecure.invalid("may not be true if caBundle is present");
             }

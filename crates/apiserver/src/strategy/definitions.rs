@@ -35,6 +35,9 @@ impl Strategy for Definitions {
             spec.at_mut(&["names"]).insert("listKind".into(), format!("{kind}List").into());
         }
         set_default(spec, &["conversion"], json!({"strategy": "None"}));
+        if says_nothing(spec.at(&["conversion", "webhook"]), Value::is_null) {
+            spec.remove_at(&["conversion", "webhook"]);
+        }
         if spec.at(&["conversion", "webhook", "clientConfig", "service"]).is_some() {
             set_default(spec, &["conversion", "webhook", "clientConfig", "service", "port"], 443);
         }
@@ -56,10 +59,20 @@ impl Strategy for Definitions {
     fn prepare_for_create(&self, object: &mut Object) {
         object.at_mut(&["status"]).insert("conditions".into(), Value::Null);
         keep_stored_versions(object);
+        drop_empty_webhook(object);
     }
 
     fn prepare_for_update(&self, new: &mut Object, _: &Object) {
+        drop_empty_webhook(new);
         keep_stored_versions(new);
+    }
+
+    /// A status that names no version names the one that objects are stored in.
+    fn prepare_part(&self, subresource: &str, new: &mut Object, _: &Object) {
+        let stored = new.at(&["status", "storedVersions"]).and_then(Value::as_array);
+        if subresource == "status" && stored.is_none_or(Vec::is_empty) {
+            keep_stored_versions(new);
+        }
     }
 
     fn prepare_for_delete(&self, object: &mut Object) {
@@ -113,6 +126,29 @@ impl Strategy for Definitions {
         let formats = schema::unrecognized_formats(object).into_iter();
         formats.map(|format| format!("unrecognized format {format:?}")).collect()
     }
+
+    /// What was told of before is not told again.
+    fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
+        if !subresource.is_empty() {
+            return Vec::new();
+        }
+        let known = self.warnings(old);
+        self.warnings(new).into_iter().filter(|warning| !known.contains(warning)).collect()
+    }
+}
+
+/// A webhook that is nowhere and reads no version is none; `is_none` tells of the list of versions.
+fn says_nothing(webhook: Option<&Value>, is_none: impl Fn(&Value) -> bool) -> bool {
+    let Some(Value::Object(webhook)) = webhook else { return false };
+    let is_unset = |key: &str| webhook.get(key).is_none_or(Value::is_null);
+    is_unset("clientConfig") && webhook.get("conversionReviewVersions").is_none_or(is_none)
+}
+
+fn drop_empty_webhook(object: &mut Object) {
+    let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    if says_nothing(object.at(&["spec", "conversion", "webhook"]), is_empty) {
+        object.remove_at(&["spec", "conversion", "webhook"]);
+    }
 }
 
 /// A version that objects are stored in may have left some behind.
@@ -144,11 +180,14 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
             }
         }
         spec.field("scope").needed_one_of(&["Cluster", "Namespaced"]);
+        if spec.field("preserveUnknownFields").is_true() && has_defaults(new) {
+            spec.field("preserveUnknownFields").invalid("must be false in order to use defaults in the schema");
+        }
         versions::check(&spec);
         if let Some(first) = spec.each("versions").first() {
             // The older form has the first version's name above, too.
             let wrong = is_dns_1035(first.field("name").text());
-            if !wrong.is_empty() {
+            if !wrong.is_empty() && !first.field("name").is_empty() {
                 let path = spec.path().child("version");
                 spec.complain(FieldError::invalid(&path, first.field("name").text(), wrong.join(",")));
             }
@@ -160,6 +199,12 @@ fn spec(new: &Object, old: Option<&Object>) -> Vec<FieldError> {
         names(&wanted);
         versions::check_shared(&spec);
         conversion(&spec.field("conversion"), new, old);
+    })
+}
+
+fn has_defaults(definition: &Object) -> bool {
+    super::items(definition, &["spec", "versions"]).into_iter().any(|version| {
+        version.at(&["schema", "openAPIV3Schema"]).and_then(Value::as_object).is_some_and(schema::has_defaults)
     })
 }
 
@@ -201,8 +246,8 @@ fn conversion(at: &At<'_>, new: &Object, old: Option<&Object>) {
         reviews.called(at.path().child("conversionReviewVersions")),
     );
     if strategy.text() != "Webhook" {
-        for unwanted in [&config, &reviews] {
-            if !unwanted.is_empty() {
+        for (unwanted, is_set) in [(&config, config.exists()), (&reviews, !reviews.is_empty())] {
+            if is_set {
                 unwanted.forbidden("should not be set when strategy is not set to Webhook");
             }
         }

@@ -1,12 +1,15 @@
 //! Nodes and runtime classes.
 
+use std::cmp::Ordering;
+
 use api::field::{FieldError, Path};
-use api::validation::{is_label, is_label_value, is_qualified_name};
+use api::validation::{is_config_key, is_label, is_label_value, is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::{At, check};
-use super::{Strategy, fixed};
+use super::quota::{resource_name, resource_value};
+use super::{Strategy, fixed, internal};
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -28,12 +31,33 @@ impl Strategy for Nodes {
         {
             object.at_mut(&["status"]).insert("allocatable".into(), capacity);
         }
-        let one = object.text(&["spec", "podCIDR"]).to_owned();
-        let first = object.at(&["spec", "podCIDRs"]).and_then(Value::as_array).and_then(|list| list.first()).cloned();
+        let spec = object.at_mut(&["spec"]);
+        let one = spec.text(&["podCIDR"]).to_owned();
+        let first = spec.get("podCIDRs").and_then(Value::as_array).and_then(|list| list.first()).cloned();
         match (one.is_empty(), first) {
-            (false, None) => drop(object.at_mut(&["spec"]).insert("podCIDRs".into(), json!([one]))),
-            (true, Some(range)) => drop(object.at_mut(&["spec"]).insert("podCIDR".into(), range)),
+            (false, first) if first.as_ref().is_none_or(|first| *first != one) => {
+                spec.insert("podCIDRs".into(), json!([one]));
+            }
+            (true, Some(range)) => drop(spec.insert("podCIDR".into(), range)),
             _ => (),
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Object) {
+        object.remove_at(&["spec", "configSource"]);
+        object.remove_at(&["status", "config"]);
+    }
+
+    /// What configured kubelets once is kept only by who has it.
+    fn prepare_for_update(&self, new: &mut Object, old: &Object) {
+        if old.at(&["spec", "configSource"]).is_none() {
+            new.remove_at(&["spec", "configSource"]);
+        }
+    }
+
+    fn prepare_part(&self, subresource: &str, new: &mut Object, old: &Object) {
+        if subresource == "status" && old.at(&["status", "config"]).is_none() {
+            new.remove_at(&["status", "config"]);
         }
     }
 
@@ -41,33 +65,181 @@ impl Strategy for Nodes {
         check(object, |at| {
             let spec = at.field("spec");
             taints(&spec.field("taints").called(Path::new("metadata").child("taints")));
-            for range in spec.each("podCIDRs") {
-                range.cidr();
+            resources(&at);
+            let swap = at.at(&["status", "nodeInfo", "swap", "capacity"]);
+            if swap.number().is_some_and(|bytes| bytes <= 0) {
+                swap.called(Path::new("metadata.nodeSwapStatus").child("capacity"))
+                    .invalid("must be greater than zero");
             }
+            declared_features(&at.at(&["status", "declaredFeatures"]));
+            ranges(&spec.field("podCIDRs"));
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        let (now, before) = (new.at(&["spec", "podCIDRs"]), old.at(&["spec", "podCIDRs"]));
-        if before.is_some() && now != before {
-            let detail = "node updates may not change podCIDR except from \"\" to valid";
-            errors.push(FieldError::forbidden("spec.podCIDRs", detail));
-        }
-        let (now, before) = (new.text(&["spec", "providerID"]), old.text(&["spec", "providerID"]));
-        if !before.is_empty() && now != before {
-            let detail = "node updates may not change providerID except from \"\" to valid";
-            errors.push(FieldError::forbidden("spec.providerID", detail));
-        }
-        errors
+        change(new, old)
     }
+
+    fn validate_status(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        change(new, old)
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        let mut told = Vec::new();
+        if object.at(&["spec", "configSource"]).is_some() {
+            told.push("spec.configSource: the feature is removed".to_owned());
+        }
+        if !object.text(&["spec", "externalID"]).is_empty() {
+            told.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+        }
+        told
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, _: &Object) -> Vec<String> {
+        if subresource.is_empty() { self.warnings(new) } else { Vec::new() }
+    }
+}
+
+/// What holds for any change of a node or its status.
+fn change(new: &Object, old: &Object) -> Vec<FieldError> {
+    check(new, |at| {
+        resources(&at);
+        declared_features(&at.at(&["status", "declaredFeatures"]));
+        let mut addresses = Vec::new();
+        for address in at.at(&["status", "addresses"]).items() {
+            let pair = (address.field("type").text(), address.field("address").text());
+            if addresses.contains(&pair) {
+                let shown = json!({"Type": pair.0, "Address": pair.1});
+                let mut error = FieldError::duplicate(address.path(), Value::Null);
+                error.value = internal::shown("NodeAddress", &shown);
+                address.complain(error);
+            }
+            addresses.push(pair);
+        }
+        let spec = at.field("spec");
+        ranges_change(&spec.field("podCIDRs"), old.at(&["spec", "podCIDRs"]).and_then(Value::as_array));
+        let (provider, before) = (spec.field("providerID"), old.text(&["spec", "providerID"]));
+        if !before.is_empty() && provider.text() != before {
+            provider.forbidden("node updates may not change providerID except from \"\" to valid");
+        }
+        if spec.field("configSource").exists() {
+            config_source(&spec.field("configSource"), false);
+        }
+        for kind in ["assigned", "active", "lastKnownGood"] {
+            let source = at.at(&["status", "config", kind]);
+            if source.exists() {
+                config_source(&source, true);
+            }
+        }
+        taints(&spec.field("taints").called(Path::new("metadata").child("taints")));
+        let id = spec.field("externalID");
+        if id.text() != old.text(&["spec", "externalID"]) {
+            id.forbidden("may not be updated");
+        }
+    })
+}
+
+/// The ranges of a node are given once.
+fn ranges_change(at: &At<'_>, old: Option<&Vec<Value>>) {
+    const FIXED: &str = "node updates may not change podCIDR except from \"\" to valid";
+    let Some(old) = old.filter(|old| !old.is_empty()) else { return };
+    let new = at.items();
+    if new.len() != old.len() {
+        at.forbidden(FIXED);
+    } else {
+        new.iter().zip(old).filter(|(now, before)| now.value() != *before).for_each(|_| at.forbidden(FIXED));
+    }
+}
+
+/// One range of each family.
+fn ranges(at: &At<'_>) {
+    let ranges = at.items();
+    let bad = ranges.iter().enumerate().filter(|(_, range)| !range.cidr()).map(|(index, range)| (index, range.text()));
+    let bad: Vec<(usize, &str)> = bad.collect();
+    if ranges.len() < 2 {
+        return;
+    }
+    if let Some((index, text)) = bad.first() {
+        let why = format!("invalid CIDR[{index}]: <nil> (invalid CIDR address: {text})");
+        let detail = format!("invalid PodCIDRs. failed to check with dual stack with error:{why}");
+        at.complain(FieldError::internal(at.path(), detail));
+    }
+    let sixes = ranges.iter().filter(|range| range.text().contains(':')).count();
+    if !bad.is_empty() || ranges.len() > 2 || sixes != 1 {
+        at.invalid("may specify no more than one CIDR for each IP family");
+    }
+}
+
+/// Amounts are not negative, and of what is counted in wholes, whole.
+fn resources(at: &At<'_>) {
+    for list in ["capacity", "allocatable"] {
+        let amounts = at.at(&["status", list]);
+        for (name, amount) in amounts.entries() {
+            resource_value(name, &amount.called(amounts.path().child(name)));
+        }
+    }
+}
+
+fn declared_features(at: &At<'_>) {
+    const LONGEST: usize = 253;
+    let features = at.items();
+    for (index, feature) in features.iter().enumerate() {
+        let name = feature.text();
+        if name.len() > LONGEST {
+            feature.invalid(format!("invalid feature name {name:?}: must be no more than {LONGEST} characters"));
+        } else if !is_feature(name) {
+            feature.invalid(format!(
+                "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments separated \
+                 by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"
+            ));
+        }
+        if let Some(next) = features.get(index + 1) {
+            match name.cmp(next.text()) {
+                Ordering::Equal => next.duplicate(),
+                Ordering::Greater => next.invalid("list must be sorted alphabetically"),
+                Ordering::Less => (),
+            }
+        }
+    }
+}
+
+fn is_feature(name: &str) -> bool {
+    let is_segment = |segment: &str| {
+        segment.starts_with(|c: char| c.is_ascii_alphabetic()) && segment.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.split('/').all(is_segment)
+}
+
+/// Where a kubelet once had its configuration from; who reports it says which version that was.
+fn config_source(at: &At<'_>, is_status: bool) {
+    let map = at.field("configMap");
+    if !map.exists() {
+        let shown = internal::shown("NodeConfigSource", at.value());
+        let mut error = FieldError::invalid(at.path(), Value::Null, "exactly one reference subfield must be non-nil");
+        error.value = shown;
+        return at.complain(error);
+    }
+    for name in ["uid", "resourceVersion"] {
+        let field = map.field(name);
+        match is_status {
+            true => drop(field.needed()),
+            false if !field.is_empty() => field.forbidden(format!("{name} must not be set in spec")),
+            false => (),
+        }
+    }
+    map.field("namespace").needed_named(is_label);
+    map.field("name").needed_named(is_subdomain);
+    map.field("kubeletConfigKey").needed_named(is_config_key);
 }
 
 fn taints(at: &At<'_>) {
     let mut seen = Vec::new();
     for taint in at.items() {
         taint.field("key").named(is_qualified_name);
-        taint.field("value").named_if_set(is_label_value);
+        let (value, wrong) = (taint.field("value"), is_label_value(taint.field("value").text()));
+        if !wrong.is_empty() {
+            value.invalid(wrong.join(";"));
+        }
         let effect = taint.field("effect");
         if effect.text().is_empty() {
             effect.required("")
@@ -76,9 +248,8 @@ fn taints(at: &At<'_>) {
         }
         let pair = (taint.field("key").text(), effect.text());
         if seen.contains(&pair) {
-            let shown =
-                json!({"Key": pair.0, "Value": taint.field("value").text(), "Effect": pair.1, "TimeAdded": null});
-            let mut error = FieldError::duplicate(taint.path(), shown);
+            let mut error = FieldError::duplicate(taint.path(), Value::Null);
+            error.value = internal::shown("Taint", taint.value());
             error.detail = "taints must be unique by key and effect pair".into();
             taint.complain(error);
         }
@@ -91,19 +262,46 @@ pub(super) struct RuntimeClasses;
 impl Strategy for RuntimeClasses {
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
-            at.field("handler").named(is_label);
-            for (_, amount) in at.at(&["overhead", "podFixed"]).called(Path::new("overhead").child("limits")).entries()
-            {
-                amount.quantity_not_negative();
+            at.field("handler").needed_named(is_label);
+            let overhead = at.at(&["overhead", "podFixed"]).called(Path::new("overhead").child("limits"));
+            for (name, amount) in overhead.entries() {
+                container_resource(&amount, name);
+                resource_value(name, &amount);
             }
             let scheduling = at.field("scheduling");
             scheduling.field("nodeSelector").labels();
-            tolerations(&scheduling.field("tolerations"));
+            let list = scheduling.field("tolerations");
+            tolerations(&list);
+            let mut before: Vec<&Value> = Vec::new();
+            for toleration in list.items() {
+                if before.contains(&toleration.value()) {
+                    let mut error = FieldError::duplicate(toleration.path(), Value::Null);
+                    error.value = internal::shown("Toleration", toleration.value());
+                    toleration.complain(error);
+                }
+                before.push(toleration.value());
+            }
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         fixed(new, old, &["handler"])
+    }
+}
+
+/// What a container can ask for.
+fn container_resource(at: &At<'_>, name: &str) {
+    resource_name(at, name);
+    let is_standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    if !name.contains('/') {
+        if !is_standard {
+            at.invalid_as(name, "must be a standard resource for containers");
+        }
+    } else if !name.contains("kubernetes.io/") {
+        let is_extended = !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_empty();
+        if !is_extended {
+            at.invalid_as(name, "doesn't follow extended resource name standard");
+        }
     }
 }
 

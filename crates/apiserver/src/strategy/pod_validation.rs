@@ -8,7 +8,6 @@ mod volume;
 
 pub use self::container::allow_privileged;
 
-pub(super) use self::volume::HOST_PATH_TYPES;
 use api::Object;
 use api::field::{FieldError, Path};
 use api::validation::{is_label, is_qualified_name, is_subdomain};

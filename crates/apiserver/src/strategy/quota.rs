@@ -260,11 +260,17 @@ fn amounts_by_name(at: &At<'_>) {
         if !name.contains('/') && !is_quota_resource(name) {
             amount.complain(FieldError::invalid(amount.path(), name, "must be a standard resource for quota"));
         }
-        amount.quantity_not_negative();
-        let whole = COUNTED.contains(&name) || name.contains('/') && !name.starts_with("requests.");
-        if whole && amount.quantity().is_some_and(|quantity| quantity.milli_value() % 1000 != 0) {
-            amount.invalid("must be an integer");
-        }
+        resource_value(name, &amount);
+    }
+}
+
+/// An amount is not negative, and of what is counted, whole.
+pub(super) fn resource_value(name: &str, amount: &At<'_>) {
+    amount.quantity_not_negative();
+    let extended = name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.");
+    let whole = COUNTED.contains(&name) || extended;
+    if whole && amount.quantity().is_some_and(|quantity| quantity.milli_value() % 1000 != 0) {
+        amount.invalid("must be an integer");
     }
 }
 

@@ -1,152 +1,23 @@
 //! Volumes, claims, and the classes and drivers behind them.
 
-use api::field::FieldError;
+mod claim;
+mod volume;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::field::{FieldError, Path};
 use api::validation::{is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+pub(super) use self::claim::{PersistentVolumeClaims, claim_spec};
+pub(super) use self::volume::PersistentVolumes;
 use super::check::{At, check, unique};
-use super::pod_validation::HOST_PATH_TYPES;
-use super::{Strategy, fixed, set_default, warnings};
+use super::volume_sources::driver_name;
+use super::{Strategy, fixed, internal, set_default};
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
-/// What a persistent volume's spec has beside where its data is.
-const NOT_A_SOURCE: [&str; 10] = [
-    "accessModes",
-    "capacity",
-    "claimRef",
-    "mountOptions",
-    "nodeAffinity",
-    "persistentVolumeReclaimPolicy",
-    "storageClassName",
-    "volumeAttributesClassName",
-    "volumeMode",
-    "volumeNamespace",
-];
-
-pub(super) struct PersistentVolumes;
-
-impl Strategy for PersistentVolumes {
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["name"]
-    }
-
-    fn default(&self, object: &mut Object) {
-        set_default(object, &["spec", "persistentVolumeReclaimPolicy"], "Retain");
-        set_default(object, &["spec", "volumeMode"], "Filesystem");
-        if object.at(&["spec", "hostPath"]).is_some() {
-            set_default(object, &["spec", "hostPath", "type"], "");
-        }
-    }
-
-    fn prepare_for_create(&self, object: &mut Object) {
-        let now = crate::handlers::now();
-        object.insert("status".into(), json!({"phase": "Pending", "lastPhaseTransitionTime": now}));
-    }
-
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            let modes = spec.field("accessModes");
-            if modes.is_empty() {
-                modes.required("");
-            }
-            one_of_each(&modes, &ACCESS_MODES);
-            let capacity = spec.field("capacity");
-            if capacity.is_empty() {
-                capacity.required("");
-            }
-            if !capacity.field("storage").exists() || capacity.entries().len() > 1 {
-                capacity.complain(FieldError::not_supported(capacity.path(), capacity.value().clone(), &["storage"]));
-            }
-            for (_, amount) in capacity.entries() {
-                positive(&amount);
-            }
-            spec.field("persistentVolumeReclaimPolicy").one_of(&["Delete", "Recycle", "Retain"]);
-            source(&spec);
-            spec.field("storageClassName").named_if_set(is_subdomain);
-            spec.field("volumeMode").one_of_if_set(&VOLUME_MODES);
-        })
-    }
-
-    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let place = |object: &Object| -> Object {
-            let spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-            spec.into_iter().filter(|(key, _)| !NOT_A_SOURCE.contains(&key.as_str())).collect()
-        };
-        let mut errors = Vec::new();
-        if place(new) != place(old) {
-            let detail = "spec.persistentvolumesource is immutable after creation";
-            errors.push(FieldError::forbidden("spec.persistentvolumesource", detail));
-        }
-        if new.at(&["spec", "volumeMode"]) != old.at(&["spec", "volumeMode"]) {
-            let value = new.at(&["spec", "volumeMode"]).cloned().unwrap_or_default();
-            errors.push(FieldError::invalid("volumeMode", value, "field is immutable"));
-        }
-        errors
-    }
-
-    fn warnings(&self, object: &Object) -> Vec<String> {
-        const GONE: [(&str, &str, &str); 6] = [
-            ("cephfs", "cephfs", "deprecated in v1.28, non-functional in v1.31+"),
-            ("photonPersistentDisk", "photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
-            ("scaleIO", "scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
-            ("storageos", "storageOS", "deprecated in v1.22, non-functional in v1.25+"),
-            ("glusterfs", "glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
-            ("rbd", "rbd", "deprecated in v1.28, non-functional in v1.31+"),
-        ];
-        let mut told = Vec::new();
-        check(object, |at| {
-            let spec = at.field("spec");
-            if spec.field("persistentVolumeReclaimPolicy").text() == "Recycle" {
-                let why = "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.";
-                told.push(format!("spec.persistentVolumeReclaimPolicy: {why}"));
-            }
-            for term in spec.at(&["nodeAffinity", "required"]).each("nodeSelectorTerms") {
-                warnings::node_term(&term, &mut told);
-            }
-            warnings::volume_sources(&spec, &GONE, &mut told);
-        });
-        told
-    }
-}
-
-/// Exactly one place where the data is.
-fn source(spec: &At<'_>) {
-    let sources: Vec<&str> =
-        spec.entries().into_iter().map(|(key, _)| key).filter(|key| !NOT_A_SOURCE.contains(key)).collect();
-    if sources.is_empty() {
-        spec.required("must specify a volume type");
-    }
-    let path = spec.at(&["hostPath", "path"]);
-    if spec.field("hostPath").exists() {
-        if path.is_empty() {
-            path.required("");
-        } else if path.text().split('/').any(|part| part == "..") {
-            path.invalid("must not contain '..'");
-        }
-        spec.at(&["hostPath", "type"]).one_of_if_set(&HOST_PATH_TYPES);
-    }
-    for extra in sources.iter().skip(1) {
-        spec.field(extra).forbidden("may not specify more than 1 volume type");
-    }
-    if spec.field("nfs").exists() && sources.first() == Some(&"nfs") {
-        spec.at(&["nfs", "server"]).needed();
-        spec.at(&["nfs", "path"]).needed();
-    }
-    if spec.field("csi").exists() {
-        spec.at(&["csi", "driver"]).needed();
-        spec.at(&["csi", "volumeHandle"]).needed();
-    }
-    if spec.field("local").exists() {
-        spec.at(&["local", "path"]).needed();
-        if !spec.at(&["nodeAffinity", "required"]).exists() {
-            spec.field("nodeAffinity").required("Local volume requires node affinity");
-        }
-    }
-}
-
 /// A value that is none of those allowed is told about its list, not its place in it.
 fn one_of_each(list: &At<'_>, allowed: &[&str]) {
     for item in list.items() {
@@ -154,80 +25,28 @@ fn one_of_each(list: &At<'_>, allowed: &[&str]) {
     }
 }
 
+/// The modes that a volume can be mounted in. One that only a single pod may have goes with no other.
+fn access_modes(modes: &At<'_>) {
+    one_of_each(modes, &ACCESS_MODES);
+    let known = || modes.items().into_iter().filter(|mode| ACCESS_MODES.contains(&mode.text()));
+    let singles = known().filter(|mode| mode.text() == "ReadWriteOncePod").count();
+    if singles > 0 && singles < known().count() {
+        modes.forbidden("may not use ReadWriteOncePod with other access modes");
+    }
+}
+
+/// An amount that is less than nothing is shown as a number.
+fn not_negative(at: &At<'_>) {
+    let amount = at.quantity().map(|amount| amount.value());
+    if let Some(amount) = amount.filter(|amount| *amount < 0) {
+        at.complain(FieldError::invalid(at.path(), amount, "must be a valid resource quantity"));
+    }
+}
+
 fn positive(at: &At<'_>) {
     if at.quantity().is_some_and(|amount| !amount.is_positive()) {
         at.invalid("must be greater than zero");
     }
-}
-
-pub(super) struct PersistentVolumeClaims;
-
-impl Strategy for PersistentVolumeClaims {
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["name"]
-    }
-
-    fn default(&self, object: &mut Object) {
-        set_default(object, &["spec", "volumeMode"], "Filesystem");
-    }
-
-    fn prepare_for_create(&self, object: &mut Object) {
-        object.insert("status".into(), json!({"phase": "Pending"}));
-        // A data source that names no kind is none.
-        let named = object.at(&["spec", "dataSource", "name"]).is_some();
-        if object.at(&["spec", "dataSource"]).is_some() && !named {
-            object.remove_at(&["spec", "dataSource"]);
-        }
-    }
-
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| claim_spec(&at.field("spec")))
-    }
-
-    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        const MESSAGE: &str =
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        let bound = |object: &Object| object.text(&["status", "phase"]) == "Bound";
-        let rest = |object: &Object| -> Object {
-            let mut spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-            if bound(old) {
-                spec.remove_at(&["resources", "requests"]);
-                spec.remove("volumeAttributesClassName");
-            }
-            // The controller binds it, and classes are given afterwards.
-            if old.text(&["spec", "volumeName"]).is_empty() {
-                spec.remove("volumeName");
-            }
-            if old.at(&["spec", "storageClassName"]).is_none() {
-                spec.remove("storageClassName");
-            }
-            spec
-        };
-        if rest(new) == rest(old) { Vec::new() } else { vec![FieldError::forbidden("spec", MESSAGE)] }
-    }
-
-    fn warnings(&self, object: &Object) -> Vec<String> {
-        let mut told = Vec::new();
-        check(object, |at| warnings::claim(&at.field("spec"), &mut told));
-        told
-    }
-}
-
-pub(super) fn claim_spec(spec: &At<'_>) {
-    let modes = spec.field("accessModes");
-    if modes.is_empty() {
-        modes.required("at least 1 access mode is required");
-    }
-    spec.field("selector").selector();
-    one_of_each(&modes, &ACCESS_MODES);
-    let amount = spec.at(&["resources", "requests", "storage"]).called(spec.path().child("resources").key("storage"));
-    if amount.exists() {
-        positive(&amount);
-    } else {
-        amount.required("");
-    }
-    spec.field("storageClassName").named_if_set(is_subdomain);
-    spec.field("volumeMode").one_of_if_set(&VOLUME_MODES);
 }
 
 pub(super) struct StorageClasses;
@@ -240,21 +59,18 @@ impl Strategy for StorageClasses {
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
-            at.field("provisioner").needed_named(is_driver);
+            provisioner(&at.field("provisioner"));
             parameters(&at.field("parameters"));
-            at.field("reclaimPolicy").one_of_if_set(&["Delete", "Retain"]);
+            if !at.field("reclaimPolicy").is_empty() {
+                at.field("reclaimPolicy").one_of(&["Delete", "Retain"]);
+            }
             let mode = at.field("volumeBindingMode");
             if mode.exists() {
                 mode.one_of(&["Immediate", "WaitForFirstConsumer"])
             } else {
                 mode.required("")
             }
-            for topology in at.each("allowedTopologies") {
-                for expression in topology.each("matchLabelExpressions") {
-                    expression.field("values").needed();
-                    expression.field("key").named(is_qualified_name);
-                }
-            }
+            topologies(&at.field("allowedTopologies"));
         })
     }
 
@@ -263,9 +79,37 @@ impl Strategy for StorageClasses {
     }
 }
 
+/// What a volume of a class may be near; no two may be the same.
+fn topologies(at: &At<'_>) {
+    let terms = at.items();
+    // Upstream begins with as many empty ones as there are, so that an empty one is the same as each of these.
+    let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new(); terms.len()];
+    for term in terms {
+        let mut known = BTreeMap::new();
+        for expression in term.each("matchLabelExpressions") {
+            let (key, values) = (expression.field("key"), expression.field("values"));
+            values.needed();
+            unique(values.items());
+            key.named(is_qualified_name);
+            if known.contains_key(key.text()) {
+                key.duplicate();
+            }
+            known.insert(key.text(), values.items().iter().map(At::text).collect());
+        }
+        let list = term.field("matchLabelExpressions");
+        for _ in before.iter().filter(|other| **other == known) {
+            list.complain(FieldError::duplicate(list.path(), ""));
+        }
+        before.push(known);
+    }
+}
+
 /// A driver or provisioner: a qualified name, whatever its case.
-fn is_driver(text: &str) -> Vec<String> {
-    is_qualified_name(&text.to_lowercase())
+fn provisioner(at: &At<'_>) {
+    if at.needed() {
+        let lower = at.text().to_lowercase();
+        is_qualified_name(&lower).into_iter().for_each(|why| at.invalid_as(lower.as_str(), &why));
+    }
 }
 
 fn parameters(at: &At<'_>) {
@@ -273,43 +117,45 @@ fn parameters(at: &At<'_>) {
     const MAX_COUNT: usize = 512;
     let entries = at.entries();
     if entries.len() > MAX_COUNT {
-        let detail = format!("must have at most {MAX_COUNT} items");
-        at.complain(FieldError::invalid(at.path(), at.value().clone(), detail));
+        return at.complain(FieldError::too_long(at.path(), MAX_COUNT));
     }
-    let mut bytes = 0;
-    for (key, value) in entries {
-        if key.is_empty() {
-            at.complain(FieldError::invalid(at.path(), key, "field can not be empty."));
-        }
-        bytes += key.len() + value.text().len();
+    if entries.iter().any(|(key, _)| key.is_empty()) {
+        at.invalid_as("", "field can not be empty.");
     }
-    if bytes > MAX_BYTES {
-        at.complain(FieldError::too_long(at.path(), MAX_BYTES));
+    at_most(at, MAX_BYTES);
+}
+
+/// The texts of a map, and their names, have so many bytes together.
+fn at_most(at: &At<'_>, bytes: usize) {
+    if at.entries().iter().map(|(key, value)| key.len() + value.text().len()).sum::<usize>() > bytes {
+        at.complain(FieldError::too_long(at.path(), bytes));
     }
 }
 
 pub(super) struct VolumeAttributesClasses;
 
 impl Strategy for VolumeAttributesClasses {
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
-            at.field("driverName").needed_named(is_driver);
+            provisioner(&at.field("driverName"));
             let given = at.field("parameters");
+            parameters(&given);
             if given.is_empty() {
                 given.required("must contain at least one key/value pair");
             }
-            parameters(&given);
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let mut errors = fixed(new, old, &["driverName"]);
-        if new.get("parameters") != old.get("parameters") {
-            errors.push(FieldError::forbidden("parameters", "updates to parameters are forbidden."));
-        }
-        errors
+        let changed = ["driverName", "parameters"].into_iter().filter(|name| new.get(*name) != old.get(*name));
+        let told = |name: &str| FieldError::forbidden(name, format!("updates to {name} are forbidden."));
+        changed.map(told).chain(self.validate_create(new)).collect()
     }
 }
+
+const IN_SECRETS: &str = "serviceAccountTokenInSecrets";
+/// Behind a gate that is closed.
+const MISSING: &str = "preventPodSchedulingIfMissing";
 
 pub(super) struct CsiDrivers;
 
@@ -325,6 +171,21 @@ impl Strategy for CsiDrivers {
             ("volumeLifecycleModes", json!(["Persistent"])),
         ] {
             set_default(object, &["spec", field], value);
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Object) {
+        object.remove_at(&["spec", MISSING]);
+    }
+
+    /// Changes are counted, but who is new has no count.
+    fn prepare_for_update(&self, new: &mut Object, old: &Object) {
+        if old.at(&["spec", MISSING]).is_none() {
+            new.remove_at(&["spec", MISSING]);
+        }
+        if new.get("spec") != old.get("spec") {
+            let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
+            new.metadata().insert("generation".into(), (before + 1).into());
         }
     }
 
@@ -354,9 +215,40 @@ impl Strategy for CsiDrivers {
             if period.number().is_some_and(|seconds| seconds < 10) {
                 period.invalid("must be greater than or equal to 10 seconds");
             }
+            let in_secrets = spec.field(IN_SECRETS);
+            if in_secrets.exists() && requests.is_empty() {
+                in_secrets.invalid("serviceAccountTokenInSecrets is set but no tokenRequests are specified");
+            }
         })
     }
+
+    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        for (name, called) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")]
+        {
+            let (is, was) = (new.at(&["spec", name]), old.at(&["spec", name]));
+            if is != was {
+                let path = Path::new("spec").child(called);
+                errors.push(FieldError::invalid(&path, is.cloned().unwrap_or_default(), "field is immutable"));
+            }
+        }
+        errors
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        let asks = |object: &Object| object.at(&["spec", "tokenRequests"]).is_some_and(|list| *list != json!([]));
+        let why = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
+        let is_open = asks(object) && object.at(&["spec", IN_SECRETS]).is_none();
+        is_open.then(|| why.to_owned()).into_iter().collect()
+    }
+
+    fn warnings_on_update(&self, _: &str, new: &Object, old: &Object) -> Vec<String> {
+        let asked = |object: &Object| object.at(&["spec", "tokenRequests"]).cloned();
+        if asked(new) == asked(old) { Vec::new() } else { self.warnings(new) }
+    }
 }
+
+const NODE_ID_MAX: usize = 256;
 
 pub(super) struct CsiNodes;
 
@@ -365,12 +257,16 @@ impl Strategy for CsiNodes {
         check(object, |at| {
             let mut names = Vec::new();
             for driver in at.at(&["spec", "drivers"]).items() {
-                let name = driver.field("name");
-                name.needed_named(is_subdomain);
-                if driver.field("nodeID").needed() && driver.field("nodeID").text().len() > 192 {
-                    driver.field("nodeID").invalid("must be 192 characters or less");
+                let (name, id) = (driver.field("name"), driver.field("nodeID"));
+                driver_name(&name);
+                if id.needed() && id.text().len() > NODE_ID_MAX {
+                    id.invalid(format!("must be {NODE_ID_MAX} characters or less"));
                 }
                 driver.at(&["allocatable", "count"]).not_negative();
+                if names.contains(&name.text()) {
+                    name.duplicate();
+                }
+                names.push(name.text());
                 let mut seen = Vec::new();
                 for key in driver.each("topologyKeys") {
                     let key = key.called(driver.path().clone());
@@ -383,43 +279,87 @@ impl Strategy for CsiNodes {
                     seen.push(key.text());
                     key.named(is_qualified_name);
                 }
-                if names.contains(&name.text()) {
-                    name.duplicate();
-                }
-                names.push(name.text());
             }
         })
+    }
+
+    /// A driver that stays keeps what it said, but for how many volumes it can attach.
+    fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let drivers = |object: &Object| -> Vec<Object> {
+            let list = super::items(object, &["spec", "drivers"]).into_iter().cloned();
+            list.map(|mut driver| {
+                driver.remove("allocatable");
+                driver
+            })
+            .collect()
+        };
+        let (mut errors, now) = (Vec::new(), drivers(new));
+        for before in drivers(old) {
+            let same_name = now.iter().filter(|driver| driver.get("name") == before.get("name"));
+            for driver in same_name.filter(|driver| **driver != before) {
+                let shown = Value::Object(driver.clone());
+                let path = Path::new("spec").child("drivers");
+                errors.push(internal::invalid("CSINodeDriver", &path, &shown, "field is immutable"));
+            }
+        }
+        errors
     }
 }
 
 pub(super) struct VolumeAttachments;
 
 impl Strategy for VolumeAttachments {
+    fn default(&self, object: &mut Object) {
+        let source = object.get_mut("spec").and_then(|spec| spec.get_mut("source"));
+        if let Some(Value::Object(spec)) = source.and_then(|source| source.get_mut("inlineVolumeSpec")) {
+            volume::source_defaults(spec);
+        }
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            spec.field("attacher").needed_named(is_driver);
-            let source = spec.field("source");
-            let (inline, name) = (source.field("inlineVolumeSpec"), source.field("persistentVolumeName"));
-            match (inline.exists(), name.exists()) {
-                (false, false) => {
-                    source.required("must specify exactly one of inlineVolumeSpec and persistentVolumeName")
-                }
-                (true, true) => {
-                    source.forbidden("must specify exactly one of inlineVolumeSpec and persistentVolumeName")
-                }
-                (false, true) if name.text().is_empty() => name.required("must specify non empty persistentVolumeName"),
-                _ => (),
-            }
-            spec.field("nodeName").named(is_subdomain);
-        })
+        check(object, |at| attachment(&at))
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        if new.get("spec") == old.get("spec") {
-            return Vec::new();
+        let (is, was) = (new.get("spec"), old.get("spec"));
+        let value = is.cloned().unwrap_or_default();
+        let changed = (is != was)
+            .then(|| internal::invalid("VolumeAttachmentSpec", &Path::new("spec"), &value, "field is immutable"));
+        changed.into_iter().collect()
+    }
+
+    fn validate_status(&self, new: &Object, _: &Object) -> Vec<FieldError> {
+        check(new, |at| attachment(&at))
+    }
+}
+
+fn attachment(at: &At<'_>) {
+    const EXACTLY: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    const METADATA_MAX: usize = 256 << 10;
+    const MESSAGE_MAX: usize = 1024;
+    let (spec, status) = (at.field("spec"), at.field("status"));
+    driver_name(&spec.field("attacher"));
+    let source = spec.field("source");
+    let (inline, name) = (source.field("inlineVolumeSpec"), source.field("persistentVolumeName"));
+    match (inline.exists(), name.exists()) {
+        (false, false) => source.required(EXACTLY),
+        (true, true) => source.forbidden(EXACTLY),
+        (false, true) if name.text().is_empty() => name.required("must specify non empty persistentVolumeName"),
+        (false, true) => (),
+        (true, false) => volume::inline_spec(&inline),
+    }
+    spec.field("nodeName").named(is_subdomain);
+    at_most(&status.field("attachmentMetadata"), METADATA_MAX);
+    for error in [status.field("attachError"), status.field("detachError")] {
+        let (message, code) = (error.field("message"), error.field("errorCode"));
+        if message.text().len() > MESSAGE_MAX {
+            // Upstream names the limit of something else.
+            message.complain(FieldError::too_long(message.path(), METADATA_MAX));
         }
-        vec![FieldError::invalid("spec", new.get("spec").cloned().unwrap_or_default(), "field is immutable")]
+        code.between(0, i64::from(i32::MAX));
+    }
+    if name.exists() {
+        name.named(is_subdomain);
     }
 }
 
@@ -431,16 +371,16 @@ impl Strategy for CsiStorageCapacities {
             at.field("nodeTopology").selector();
             at.field("storageClassName").named(is_subdomain);
             at.field("capacity").quantity_not_negative();
-            let (most, capacity) = (at.field("maximumVolumeSize"), at.field("capacity"));
-            if most.quantity().is_some_and(|size| !size.is_positive())
-                && capacity.quantity().is_none_or(|c| !c.is_negative())
-            {
-                most.invalid("must be greater than zero");
-            }
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        fixed(new, old, &["nodeTopology", "storageClassName"])
+        let mut errors = Vec::new();
+        if new.get("nodeTopology") != old.get("nodeTopology") {
+            let value = new.get("nodeTopology").cloned().unwrap_or_default();
+            errors.push(internal::invalid("*LabelSelector", &Path::new("nodeTopology"), &value, "field is immutable"));
+        }
+        errors.extend(fixed(new, old, &["storageClassName"]));
+        errors
     }
 }

@@ -3,9 +3,10 @@
 use api::field::{FieldError, Path};
 use api::structural::{Kind, is_supported_format};
 use api::{Object, ObjectExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::check::At;
+use super::super::internal;
 use super::{defaults, structure};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -14,26 +15,33 @@ const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "Field
 const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength \
                        MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs \
                        Example XPreserveUnknownFields XValidations]";
-const NOT_AT_ROOT: [&str; 18] = [
-    "default",
-    "enum",
-    "maxProperties",
-    "minProperties",
-    "allOf",
-    "oneOf",
-    "anyOf",
-    "not",
-    "additionalProperties",
-    "patternProperties",
-    "dependencies",
-    "additionalItems",
-    "definitions",
-    "nullable",
-    "x-kubernetes-embedded-resource",
-    "x-kubernetes-int-or-string",
-    "x-kubernetes-list-type",
-    "x-kubernetes-map-type",
+/// The same as their keys.
+const KEYS_AT_ROOT: [&str; 22] = [
+    "description",
+    "type",
+    "format",
+    "title",
+    "maximum",
+    "exclusiveMaximum",
+    "minimum",
+    "exclusiveMinimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "multipleOf",
+    "required",
+    "items",
+    "properties",
+    "externalDocs",
+    "example",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
 ];
+/// Texts that say something even where they are empty.
+const SAID: [&str; 3] = ["$ref", "x-kubernetes-list-type", "x-kubernetes-map-type"];
 
 /// `at` is what holds the schema, in a version or above all.
 pub(super) fn check(at: &At<'_>, has_status: bool) {
@@ -46,11 +54,11 @@ pub(super) fn check(at: &At<'_>, has_status: bool) {
             let why =
                 "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
             root.complain(FieldError::invalid(&at.path().child("openAPIV3Schema.type"), kind, why));
-        } else if NOT_AT_ROOT.iter().any(|key| is_set(schema, key)) {
+        } else if schema.iter().any(|(key, value)| !KEYS_AT_ROOT.contains(&key.as_str()) && is_said(key, value)) {
             let why = format!(
                 "only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            root.invalid(why);
+            root.complain(internal::invalid("JSONSchemaProps", &path, &unfolded(root.value()), why));
         }
     }
     if is_set(schema, "nullable") {
@@ -83,11 +91,51 @@ pub(super) fn check(at: &At<'_>, has_status: bool) {
     }
 }
 
+/// Whether upstream's type has something here that is not its zero: an empty list is not none.
+fn is_said(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(set) => *set || matches!(key, "additionalProperties" | "additionalItems"),
+        Value::String(text) => !text.is_empty() || SAID.contains(&key),
+        _ => true,
+    }
+}
+
+/// A schema in which what may be one thing or another is two fields, as upstream's type has it.
+pub(super) fn unfolded(schema: &Value) -> Value {
+    let Value::Object(fields) = schema else { return schema.clone() };
+    let each = |value: &Value| match value {
+        Value::Array(items) => Value::Array(items.iter().map(unfolded).collect()),
+        Value::Object(map) => Value::Object(map.iter().map(|(name, inner)| (name.clone(), unfolded(inner))).collect()),
+        other => other.clone(),
+    };
+    let or_list = |value: &Value, list: &str| match value {
+        Value::Array(_) => json!({list: each(value)}),
+        _ => json!({"Schema": unfolded(value)}),
+    };
+    let unfold = |(key, value): (&String, &Value)| {
+        let value = match (key.as_str(), value) {
+            (_, Value::Null) => Value::Null,
+            ("items", _) => or_list(value, "JSONSchemas"),
+            ("additionalProperties" | "additionalItems", Value::Bool(allows)) => json!({"Allows": allows}),
+            ("additionalProperties" | "additionalItems", _) => json!({"Allows": true, "Schema": unfolded(value)}),
+            ("dependencies", Value::Object(map)) => {
+                Value::Object(map.iter().map(|(name, inner)| (name.clone(), or_list(inner, "Property"))).collect())
+            }
+            ("allOf" | "anyOf" | "oneOf" | "properties" | "patternProperties" | "definitions", _) => each(value),
+            ("not", _) => unfolded(value),
+            _ => value.clone(),
+        };
+        (key.clone(), value)
+    };
+    Value::Object(fields.iter().map(unfold).collect())
+}
+
 fn is_set(schema: &Object, key: &str) -> bool {
     match schema.get(key) {
         Some(Value::Bool(false)) => key == "additionalItems",
         None | Some(Value::Null) => false,
-        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::String(text)) => !text.is_empty() || SAID.contains(&key),
         Some(Value::Array(items)) => !items.is_empty(),
         Some(Value::Object(map)) => !map.is_empty() || matches!(key, "not" | "additionalProperties" | "dependencies"),
         Some(_) => true,
@@ -117,6 +165,11 @@ fn children(schema: &Object) -> Vec<&Object> {
     let single = ["items", "additionalProperties", "not"].into_iter().filter_map(object);
     let listed = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(list);
     single.chain(listed).chain(map("properties")).collect()
+}
+
+/// Whether some place in a schema has a value for who gives none.
+pub(super) fn has_defaults(schema: &Object) -> bool {
+    schema.get("default").is_some_and(|value| !value.is_null()) || children(schema).into_iter().any(has_defaults)
 }
 
 /// Formats that mean nothing here.

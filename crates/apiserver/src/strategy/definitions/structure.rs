@@ -169,7 +169,7 @@ fn rule(schema: &Object, skip_any: bool, path: &Path, errors: &mut Vec<FieldErro
     let mut forbid = |key: &str, why: &str| errors.push(FieldError::forbidden(&path.child(key), why));
     let is_set = |key: &str| match schema.get(key) {
         None | Some(Value::Null | Value::Bool(false)) => false,
-        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::String(text)) => !text.is_empty() || key.ends_with("-list-type") || key.ends_with("-map-type"),
         Some(Value::Array(items)) => !items.is_empty(),
         Some(_) => true,
     };

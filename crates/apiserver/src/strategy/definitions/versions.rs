@@ -7,6 +7,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
 use super::super::check::At;
+use super::super::internal;
 use super::schema;
 
 const SHARED: [(&str, &str); 4] = [
@@ -73,11 +74,22 @@ pub(super) fn check(spec: &At<'_>) {
     }
     let names: Vec<&str> = versions.items().iter().map(|version| version.field("name").text()).collect();
     if names.iter().enumerate().any(|(index, name)| names.iter().take(index).any(|before| before == name)) {
-        versions.invalid("must contain unique version names");
+        refuse(&versions, "must contain unique version names");
     }
     if versions.items().iter().filter(|version| is_set(version, "storage")).count() != 1 {
-        versions.invalid("must have exactly one version marked as storage version");
+        refuse(&versions, "must have exactly one version marked as storage version");
     }
+}
+
+/// The versions as upstream's type shows them.
+fn refuse(versions: &At<'_>, why: &str) {
+    let mut shown = versions.value().clone();
+    for schema in shown.as_array_mut().into_iter().flatten().filter_map(|version| version.get_mut("schema")) {
+        if let Some(schema) = schema.get_mut("openAPIV3Schema") {
+            *schema = schema::unfolded(schema);
+        }
+    }
+    versions.complain(internal::invalid("[CustomResourceDefinitionVersion", versions.path(), &shown, why));
 }
 
 /// What stands above the versions.

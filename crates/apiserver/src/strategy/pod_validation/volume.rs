@@ -7,7 +7,7 @@ use super::super::check::At;
 use super::container::{field_ref, resource_ref};
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
-pub(in super::super) const HOST_PATH_TYPES: [&str; 8] =
+const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 const POD_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];

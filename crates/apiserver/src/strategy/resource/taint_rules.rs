@@ -11,6 +11,7 @@ use crate::strategy::conditions::conditions;
 use crate::strategy::{Strategy, set_default};
 
 const MOST_CONDITIONS: usize = 8;
+pub(super) const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
 pub(in crate::strategy) struct DeviceTaintRules;
 
@@ -61,5 +62,5 @@ impl Strategy for DeviceTaintRules {
 pub(super) fn taint(at: &At<'_>) {
     at.field("key").named(is_qualified_name);
     at.field("value").named_if_set(is_label_value);
-    at.field("effect").needed_one_of(&["NoExecute", "NoSchedule", "None"]);
+    at.field("effect").needed_one_of(&EFFECTS);
 }
