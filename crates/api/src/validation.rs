@@ -32,8 +32,7 @@ impl NameRule {
     pub fn check(self, name: &str) -> Vec<String> {
         match self {
             Self::Subdomain => is_subdomain(name),
-            Self::Label => is_label(name),
-            Self::Namespace => is_namespace(name),
+            Self::Label | Self::Namespace => is_label(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
             Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
@@ -59,18 +58,14 @@ fn lower_label(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
-/// The name of a namespace, which is part of host names.
-fn is_namespace(text: &str) -> Vec<String> {
-    if text.contains('.') { vec!["must not contain dots".to_owned()] } else { is_label(text) }
-}
-
 pub fn is_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_MAX {
         errors.push(too_long(LABEL_MAX));
     }
     if !lower_label(text) {
-        errors.push(LABEL_MESSAGE.to_owned());
+        let dotted = text.split('.').all(lower_label);
+        errors.push(if dotted { "must not contain dots".to_owned() } else { LABEL_MESSAGE.to_owned() });
     }
     errors
 }
@@ -305,7 +300,7 @@ fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
+pub fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut total = 0;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {

@@ -13,11 +13,11 @@ mod core;
 pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
+mod internal;
 mod networking;
 mod node;
 mod pod;
 mod pod_defaults;
-mod pod_resize;
 mod pod_validation;
 mod policy;
 mod quota;
@@ -26,6 +26,7 @@ mod resource;
 mod service;
 mod storage;
 mod trust_bundles;
+mod volume_sources;
 mod warnings;
 
 pub use self::pod_validation::allow_privileged;
@@ -80,6 +81,11 @@ pub(crate) trait Strategy: Send + Sync {
     /// Labels that a new object lacks are those of its template: what the system adds to these, it adds to both.
     fn shares_labels(&self, _object: &Object) -> bool {
         false
+    }
+
+    /// Where the spec of its pods is; nothing where there are none.
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &[]
     }
 
     fn prepare_for_create(&self, _object: &mut Object) {}
@@ -144,6 +150,14 @@ pub(crate) trait Strategy: Send + Sync {
 
 struct Plain;
 impl Strategy for Plain {}
+
+/// Takes away what an object's pods say of features that are off, which nobody hears of.
+pub(crate) fn drop_disabled(strategy: &dyn Strategy, object: &mut Object) {
+    let path = strategy.pod_spec();
+    if !path.is_empty() && object.at(path).is_some() {
+        pod::prepare::drop_disabled(object.at_mut(path));
+    }
+}
 
 /// The strategy of a built-in resource.
 pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {

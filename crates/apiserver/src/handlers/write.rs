@@ -122,6 +122,7 @@ impl Writer<'_> {
             object.metadata().insert("generation".into(), 1.into());
         }
         self.served.strategy().prepare_for_create(&mut object);
+        strategy::drop_disabled(self.served.strategy(), &mut object);
         if let (true, Some(labels)) = (shares_labels, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
             object.metadata().insert("labels".into(), labels);
         }
@@ -282,6 +283,7 @@ impl Writer<'_> {
         } else {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
+        strategy::drop_disabled(self.served.strategy(), &mut new);
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
@@ -447,6 +449,10 @@ fn with_part(old: &Object, new: &Object, path: &[&str]) -> Object {
 fn resized(old: &Object, new: &Object) -> Object {
     let mut result = old.clone();
     result.metadata().insert("resourceVersion".into(), new.resource_version().into());
+    match new.at(&["spec", "resources"]) {
+        Some(resources) => result.at_mut(&["spec"]).insert("resources".into(), resources.clone()),
+        None => result.at_mut(&["spec"]).remove("resources"),
+    };
     for list in ["containers", "initContainers"] {
         let wanted = new.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();
         let own = old.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();

@@ -15,14 +15,19 @@ pub(super) fn template_defaults(object: &mut Object, path: &[&str]) {
     pod_defaults::pod_spec(object.at_mut(&spec));
 }
 
-/// The pod template at `at`: its labels and its spec.
+/// The pod template at `at`: its labels, annotations and spec.
 pub(super) fn template(at: &At<'_>) {
     // Upstream leaves the metadata out of the place.
-    at.at(&["metadata", "labels"]).called(at.path().child("labels")).labels();
-    let spec = at.field("spec");
-    match spec.value().as_object() {
-        Some(object) => spec.extend(pod_validation::pod_spec(object, spec.path())),
-        None => spec.field("containers").required(""),
+    let metadata = at.field("metadata").called(at.path().clone());
+    metadata.field("labels").labels();
+    let annotations = metadata.field("annotations");
+    at.extend(api::validation::annotations(Some(annotations.value()), annotations.path()));
+    pod_validation::annotations(&annotations, &at.field("spec"));
+    pod_validation::pod_spec(&at.field("spec"), None);
+    pod_validation::annotations_on_create(&at.at(&["metadata", "annotations"]), &at.field("spec"));
+    let later = at.at(&["spec", "ephemeralContainers"]);
+    if !later.is_empty() {
+        later.forbidden("ephemeral containers not allowed in pod template");
     }
 }
 
@@ -106,6 +111,10 @@ fn counts(status: &At<'_>, names: &[&str], parts: &[&str]) {
 pub(super) struct Deployments;
 
 impl Strategy for Deployments {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -204,6 +213,10 @@ fn unsupported(at: &At<'_>, known: &[&str]) {
 pub(super) struct ReplicaSets;
 
 impl Strategy for ReplicaSets {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn selectable_fields(&self) -> &'static [&'static str] {
         &["status.replicas"]
     }
@@ -255,6 +268,10 @@ fn replica_counts(status: &At<'_>) {
 pub(super) struct ReplicationControllers;
 
 impl Strategy for ReplicationControllers {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn orphans_by_default(&self) -> bool {
         true
     }
@@ -326,6 +343,10 @@ pub(super) struct DaemonSets;
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 impl Strategy for DaemonSets {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -442,6 +463,10 @@ const CHANGEABLE: [&str; 7] = [
 ];
 
 impl Strategy for StatefulSets {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -604,6 +629,10 @@ impl Strategy for ControllerRevisions {
 pub(super) struct PodTemplates;
 
 impl Strategy for PodTemplates {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }

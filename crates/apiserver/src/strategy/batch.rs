@@ -21,6 +21,10 @@ const MANY_AT_ONCE: i64 = 10_000;
 pub(super) struct Jobs;
 
 impl Strategy for Jobs {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn orphans_by_default(&self) -> bool {
         true
     }
@@ -272,6 +276,10 @@ pub(super) struct CronJobs;
 const NAME_MAX: usize = 52;
 
 impl Strategy for CronJobs {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "jobTemplate", "spec", "template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }

@@ -9,6 +9,8 @@ use api::quantity::Quantity;
 use api::{Object, validation};
 use serde_json::Value;
 
+use super::internal;
+
 static NULL: Value = Value::Null;
 const IMMUTABLE: &str = "field is immutable";
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -133,6 +135,11 @@ impl<'a> At<'a> {
 
     pub(super) fn invalid(&self, detail: impl Into<String>) {
         self.complain(FieldError::invalid(&self.path, self.value.clone(), detail));
+    }
+
+    /// The same, shown as upstream's type `kind` shows it.
+    pub(super) fn invalid_as(&self, kind: &str, detail: impl Into<String>) {
+        self.complain(internal::invalid(kind, &self.path, self.value, detail));
     }
 
     pub(super) fn required(&self, detail: &str) {

@@ -1,6 +1,7 @@
 //! What is worth telling of pods that are valid, and of templates of them.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 use super::check::{At, check};
 use api::validation::is_label;
@@ -184,6 +185,15 @@ fn no_selector(at: &At<'_>, told: &mut Vec<String>) {
     let selector = at.field("labelSelector");
     if !selector.exists() {
         told.push(format!("{}: {NO_SELECTOR}", selector.path()));
+    }
+}
+
+/// Tells of an address that is not written as everybody writes it.
+pub(super) fn address(at: &At<'_>, told: &mut Vec<String>) {
+    let canonical = at.text().parse::<IpAddr>().ok().filter(IpAddr::is_ipv6).map(|address| address.to_string());
+    if let Some(canonical) = canonical.filter(|canonical| canonical != at.text()) {
+        let why = "should be in RFC 5952 canonical format";
+        told.push(format!("{}: IPv6 address {:?} {why} ({canonical:?})", at.path(), at.text()));
     }
 }
 

@@ -4,8 +4,8 @@ use api::field::FieldError;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
-use super::items;
-use super::pod::qos_class;
+use super::super::items;
+use super::qos_class;
 
 const LISTS: [&str; 2] = ["initContainers", "containers"];
 const ONLY: &str = "only cpu and memory resources are mutable";
