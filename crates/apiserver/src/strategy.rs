@@ -13,6 +13,7 @@ mod core;
 pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
+mod image_name;
 mod internal;
 mod networking;
 mod node;

@@ -214,7 +214,8 @@ mod tests {
     #[test]
     fn what_changes_is_told_with_the_lines_around_it() {
         let (old, new) = (json!({"drop": ["a"]}), json!({"add": ["b"], "drop": ["a"]}));
-        let want = "@@ -1,5 +1,7 @@\n {\n- \"Add\": null,\n+ \"Add\": [\n+  \"b\"\n+ ],\n  \"Drop\": [\n   \"a\"\n  ]\n";
+        let want =
+            "@@ -1,5 +1,7 @@\n {\n- \"Add\": null,\n+ \"Add\": [\n+  \"b\"\n+ ],\n  \"Drop\": [\n   \"a\"\n  ]\n";
         assert_eq!(difference("Capabilities", &old, &new), want);
     }
 }

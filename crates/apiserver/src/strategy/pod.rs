@@ -11,7 +11,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::check::check;
-use super::{Strategy, items, pod_defaults, pod_validation, set_default, warnings};
+use super::{Strategy, items, pod_defaults, pod_validation, warnings};
 
 pub(super) struct Pods;
 
@@ -40,7 +40,7 @@ impl Strategy for Pods {
     fn default(&self, object: &mut Object) {
         let spec = object.at_mut(&["spec"]);
         pod_defaults::pod_spec(spec);
-        set_default(spec, &["enableServiceLinks"], true);
+        pod_defaults::pod(spec);
         // The older field has the last word where both are there.
         let first = object.text(&["status", "podIP"]).to_owned();
         let listed = object.at(&["status", "podIPs"]).and_then(|list| list.get(0)?.get("ip")).and_then(Value::as_str);

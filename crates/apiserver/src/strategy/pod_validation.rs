@@ -23,6 +23,7 @@ pub use self::security::allow_privileged;
 pub(super) use self::annotations::{
     on_create as annotations_on_create, on_update as annotations_on_update, rules as annotations,
 };
+pub(super) use self::resources::aggregate;
 pub(super) use self::security::PROFILE_MAX;
 use super::check::{At, check};
 use super::node::tolerations;

@@ -320,7 +320,9 @@ mod tests {
 
     #[test]
     fn disks_are_named_as_their_protocol_names_them() {
-        for name in ["iqn.2001-04.com.example:storage:a", "eui.0123456789abcdef", "naa.0123456789abcdef0123456789abcdef"] {
+        for name in
+            ["iqn.2001-04.com.example:storage:a", "eui.0123456789abcdef", "naa.0123456789abcdef0123456789abcdef"]
+        {
             assert!(is_iscsi_name(name), "{name}");
         }
         for name in ["iqn.2001-4.com:a", "iqn.2001-04.com", "iqn.2001-04.com:a b", "eui.012", "naa.", "x", ""] {

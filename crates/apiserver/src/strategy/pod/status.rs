@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use api::Object;
 use api::field::FieldError;
 use api::validation::{is_label, is_qualified_name, is_subdomain};
-use api::Object;
 use serde_json::Value;
 
 use super::super::check::{At, check};
@@ -90,9 +90,10 @@ fn transitions(new: &At<'_>, old: &At<'_>, containers: &str, spec: &At<'_>) {
     for (index, before) in old.items().iter().enumerate() {
         let ended = before.at(&["state", "terminated"]);
         let name = before.field("name").text();
-        let now = new.items().into_iter().find(|status| {
-            status.field("name").text() == name && !status.at(&["state", "terminated"]).exists()
-        });
+        let now = new
+            .items()
+            .into_iter()
+            .find(|status| status.field("name").text() == name && !status.at(&["state", "terminated"]).exists());
         if !ended.exists() || now.is_none() {
             continue;
         }
@@ -165,10 +166,9 @@ fn extended(at: &At<'_>, spec: &At<'_>) {
                 "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests",
             ),
             Some(_) => (),
-            None => tell(
-                container,
-                "must match the name of an entry in spec.initContainers.name or spec.containers.name",
-            ),
+            None => {
+                tell(container, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
+            }
         }
         // Upstream tells of the status here, not of the mapping.
         request.called(at.path().child("requestName")).named(is_label);
@@ -183,9 +183,8 @@ fn extended(at: &At<'_>, spec: &At<'_>) {
 
 /// One address of each family at most; those that were there are not judged again.
 fn addresses(list: &At<'_>, old: &At<'_>) {
-    let texts = |list: &At<'_>| -> Vec<String> {
-        list.items().iter().map(|item| item.field("ip").text().to_owned()).collect()
-    };
+    let texts =
+        |list: &At<'_>| -> Vec<String> { list.items().iter().map(|item| item.field("ip").text().to_owned()).collect() };
     let (all, before) = (texts(list), texts(old));
     for item in list.items() {
         let address = item.field("ip").called(item.path().clone());

@@ -136,7 +136,8 @@ fn keep(spec: &mut Object, old: &Object, field: &str) {
 }
 
 fn keep_affinity(spec: &mut Object, old: &Object, node: Option<Value>) {
-    let others = |of: &Object| ["podAffinity", "podAntiAffinity"].iter().any(|name| of.at(&["affinity", name]).is_some());
+    let others =
+        |of: &Object| ["podAffinity", "podAntiAffinity"].iter().any(|name| of.at(&["affinity", name]).is_some());
     match node {
         Some(node) => drop(spec.at_mut(&["affinity"]).insert("nodeAffinity".into(), node)),
         None if !old.contains_key("affinity") && !others(spec) => drop(spec.remove("affinity")),

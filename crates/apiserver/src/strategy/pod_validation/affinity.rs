@@ -127,7 +127,7 @@ pub(super) fn spread(at: &At<'_>) {
         let (skew, key) = (constraint.field("maxSkew"), constraint.field("topologyKey"));
         let number = skew.number().unwrap_or(0);
         if number <= 0 {
-            skew.complain(FieldError::invalid(skew.path(), number, "must be greater than 0"));
+            skew.complain(FieldError::invalid(skew.path(), number, "must be greater than zero"));
         }
         if key.is_empty() {
             key.required("can not be empty");
@@ -143,7 +143,9 @@ pub(super) fn spread(at: &At<'_>) {
             constraint.complain(FieldError::duplicate(&place, format!("{{{}, {}}}", pair.0, pair.1)));
         }
         let domains = constraint.field("minDomains");
-        domains.positive();
+        if domains.number().is_some_and(|number| number <= 0) {
+            domains.invalid("must be greater than zero");
+        }
         if domains.exists() && action.text() != "DoNotSchedule" {
             let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
             domains.invalid(detail);

@@ -7,6 +7,7 @@ use super::super::check::{At, PROTOCOLS};
 use super::handler::{PROBES, lifecycle};
 use super::{environment, mounts, resources, security};
 
+const RULES_NEED_POLICY: &str = "must specify restartPolicy when restart rules are used";
 /// What a container that is added later may not have.
 const NOT_EPHEMERAL: [&str; 9] = [
     "ports",
@@ -36,7 +37,10 @@ pub(super) fn containers(spec: &At<'_>, volumes: &[String]) {
     host_ports(&main);
     for container in spec.each("initContainers") {
         common(&container, volumes, spec);
-        restart_policy(&container);
+        match container.field("restartPolicy").exists() || container.field("restartPolicyRules").is_empty() {
+            true => restart_policy(&container),
+            false => container.field("restartPolicy").required(RULES_NEED_POLICY),
+        }
         unique_name(&container, &mut seen, false);
         host_ports(std::slice::from_ref(&container));
         let lasting = container.field("restartPolicy").text() == "Always";
@@ -123,7 +127,7 @@ pub(super) fn trimmed_image(container: &At<'_>) {
 fn restart_policy(container: &At<'_>) {
     let (policy, rules) = (container.field("restartPolicy"), container.field("restartPolicyRules"));
     if !policy.exists() && !rules.is_empty() {
-        policy.required("must specify restartPolicy when restart rules are used");
+        policy.required(RULES_NEED_POLICY);
     }
     policy.one_of_if_set(&["Always", "Never", "OnFailure"]);
     if rules.count() > 20 {

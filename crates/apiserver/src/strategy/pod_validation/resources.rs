@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::Object;
 use api::field::FieldError;
 use api::quantity::Quantity;
 
-use super::super::check::At;
+use super::super::check::{At, check};
 use super::super::quota::{container_resource_name, may_overcommit, quantity_of, resource_name};
 use super::claims;
 
@@ -103,7 +104,7 @@ fn huge_pages(at: &At<'_>, names: &[&str]) {
 /// What the containers have fits into what the pod has.
 fn consistent(spec: &At<'_>, at: &At<'_>) {
     for (list, prefix) in [("requests", ""), ("limits", "hugepages-")] {
-        let sums = aggregate(spec, list);
+        let sums = sums(spec, list);
         for (name, own) in at.field(list).entries().into_iter().filter(|(name, _)| name.starts_with(prefix)) {
             if let Some(sum) = sums.get(name).filter(|sum| own.quantity().is_some_and(|own| **sum > own)) {
                 own.invalid(format!("must be greater than or equal to aggregate container {list} of {sum}"));
@@ -123,7 +124,7 @@ fn consistent(spec: &At<'_>, at: &At<'_>) {
 }
 
 /// What the containers have at their most: all that run, or one that runs before them beside those that go on.
-fn aggregate<'a>(spec: &At<'a>, list: &str) -> BTreeMap<&'a str, Quantity> {
+fn sums<'a>(spec: &At<'a>, list: &str) -> BTreeMap<&'a str, Quantity> {
     let amounts = |container: &At<'a>| container.at(&["resources", list]).entries();
     let (mut all, mut lasting, mut first) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     spec.each("containers").iter().for_each(|container| add(&mut all, amounts(container)));
@@ -138,6 +139,13 @@ fn aggregate<'a>(spec: &At<'a>, list: &str) -> BTreeMap<&'a str, Quantity> {
     }
     raise(&mut all, &first);
     all
+}
+
+/// The same, of a spec that is not yet judged, as it is written.
+pub(in super::super) fn aggregate(spec: &Object, list: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    check(spec, |at| found.extend(sums(&at, list).iter().map(|(name, sum)| ((*name).to_owned(), sum.to_string()))));
+    found
 }
 
 fn add<'a>(sums: &mut BTreeMap<&'a str, Quantity>, amounts: Vec<(&'a str, At<'a>)>) {

@@ -52,7 +52,7 @@ pub(super) fn of_pod(spec: &At<'_>) {
     windows(&at.field("windowsOptions"));
     apparmor(&at.field("appArmorProfile"));
     at.field("supplementalGroupsPolicy").one_of_if_set(&["Merge", "Strict"]);
-    at.field("seLinuxChangePolicy").one_of_if_set(&["MountOption", "Recursive"]);
+    at.field("seLinuxChangePolicy").one_of_if_set(&["Recursive"]);
 }
 
 pub(super) fn of_container(at: &At<'_>, spec: &At<'_>) {

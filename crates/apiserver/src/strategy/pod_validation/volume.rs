@@ -49,14 +49,17 @@ const POD_FIELDS: [&str; 5] =
 pub(super) fn volumes(at: &At<'_>, pod: Option<&At<'_>>) -> Vec<String> {
     let pod_name = pod.map(|pod| pod.at(&["metadata", "name"]).text()).filter(|name| !name.is_empty());
     let claim_of = |volume: &At<'_>| pod_name.map(|pod| format!("{pod}-{}", volume.field("name").text()));
-    let created: Vec<String> = at.items().iter().filter(|v| v.field("ephemeral").exists()).filter_map(claim_of).collect();
+    let created: Vec<String> =
+        at.items().iter().filter(|v| v.field("ephemeral").exists()).filter_map(claim_of).collect();
     let mut names: Vec<String> = Vec::new();
     for volume in at.items() {
         let name = volume.field("name");
         let before = at.complaints();
         sources(&volume, pod.is_some());
         if volume.field("ephemeral").exists() && !name.is_empty() && sole(&volume) == Some("ephemeral") {
-            for (claim, detail) in claim_of(&volume).iter().flat_map(|claim| is_subdomain(claim).into_iter().map(move |d| (claim, d))) {
+            for (claim, detail) in
+                claim_of(&volume).iter().flat_map(|claim| is_subdomain(claim).into_iter().map(move |d| (claim, d)))
+            {
                 name.invalid(format!("PVC name {claim:?}: {detail}"));
             }
         }
