@@ -35,7 +35,7 @@ pub use self::pod_validation::allow_privileged;
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::pod::qos_class;
 pub(crate) use self::service::needs_health_check;
-use api::field::FieldError;
+use api::field::{FieldError, Path};
 use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
@@ -287,6 +287,15 @@ fn items<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a Object> {
 /// The fields named, which may not change.
 fn fixed(new: &Object, old: &Object, names: &[&str]) -> Vec<FieldError> {
     names.iter().flat_map(|name| fixed_at(new, old, &[name])).collect()
+}
+
+/// What is at `path`, of upstream's type `kind`, which may not change.
+fn fixed_as(kind: &str, new: &Object, old: &Object, path: &[&str]) -> Vec<FieldError> {
+    if new.at(path) == old.at(path) {
+        return Vec::new();
+    }
+    let place = path.iter().fold(Path::default(), |place, name| place.child(name));
+    vec![internal::invalid(kind, &place, new.at(path).unwrap_or(&Value::Null), "field is immutable")]
 }
 
 /// What is at `path`, which may not change.

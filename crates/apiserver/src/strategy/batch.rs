@@ -4,13 +4,13 @@ mod indexes;
 mod spec;
 mod status;
 
-use api::field::FieldError;
+use api::field::{FieldError, Path};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::apps::{matches_template, parsed, template_defaults};
 use super::check::{At, check};
-use super::{Strategy, fixed_at, items, items_mut, set_default, warnings};
+use super::{Strategy, fixed_as, fixed_at, internal, items, items_mut, set_default, warnings};
 
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
@@ -102,10 +102,16 @@ impl Strategy for Jobs {
                 true => (),
             }
         });
-        errors.extend(fixed_at(new, old, &["spec", "selector"]));
+        errors.extend(fixed_as("LabelSelector", new, old, &["spec", "selector"]));
         errors.extend(template_change(new, old));
-        for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-            errors.extend(fixed_at(new, old, &["spec", field]));
+        for (field, kind) in [
+            ("completionMode", "s"),
+            ("podFailurePolicy", "PodFailurePolicy"),
+            ("backoffLimitPerIndex", "i"),
+            ("managedBy", "s"),
+            ("successPolicy", "SuccessPolicy"),
+        ] {
+            errors.extend(fixed_as(kind, new, old, &["spec", field]));
         }
         errors
     }
@@ -169,7 +175,7 @@ fn generated_selector(at: &At<'_>) {
     }
     let expected = expected.map(|(key, value)| (key.to_owned(), value.text().to_owned()));
     if parsed(&selector).is_some_and(|parsed| !parsed.matches(&expected.into_iter().collect())) {
-        selector.invalid("`selector` not auto-generated");
+        selector.invalid_as("LabelSelector", "`selector` not auto-generated");
     }
 }
 
@@ -183,7 +189,7 @@ fn template_change(new: &Object, old: &Object) -> Vec<FieldError> {
         rests = at.at(&["spec", "suspend"]).is_true() && !begun && status::count(&status, "active") == 0;
     });
     if !rests {
-        return fixed_at(new, old, &["spec", "template"]);
+        return fixed_as("PodTemplateSpec", new, old, &["spec", "template"]);
     }
     let spec = |object: &Object| object.at(&TEMPLATE).and_then(Value::as_object).cloned().unwrap_or_default();
     let (wanted, mut allowed) = (spec(new), spec(old));
@@ -214,7 +220,8 @@ fn template_change(new: &Object, old: &Object) -> Vec<FieldError> {
     if wanted == allowed {
         return Vec::new();
     }
-    vec![FieldError::invalid("spec.template.spec", wanted, "field is immutable")]
+    let place = Path::new("spec.template.spec");
+    vec![internal::invalid("PodSpec", &place, &Value::Object(wanted), "field is immutable")]
 }
 
 /// What `from` has in this field.
@@ -307,7 +314,7 @@ impl Strategy for CronJobs {
             let inner = spec.at(&["jobTemplate", "spec"]);
             spec::job(&inner);
             if inner.field("selector").exists() {
-                inner.field("selector").invalid("`selector` will be auto-generated");
+                inner.field("selector").invalid_as("LabelSelector", "`selector` will be auto-generated");
             }
             if inner.field("manualSelector").is_true() {
                 inner.field("manualSelector").one_of_values("true", &["nil", "false"]);

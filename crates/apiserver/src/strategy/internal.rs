@@ -19,8 +19,11 @@ use serde_json::{Map, Value};
 const TABLE: &str = include_str!("internal/types.txt");
 static NULL: Value = Value::Null;
 
-/// The value as the type `kind` shows it, in one line.
+/// The value as the type `kind` shows it, in one line; nothing is null, whatever it is not.
 pub(super) fn shown(kind: &str, value: &Value) -> String {
+    if value.is_null() {
+        return "null".to_owned();
+    }
     let mut writer = Writer { out: String::new(), indent: None };
     writer.value(kind, value, &Map::new());
     writer.out
