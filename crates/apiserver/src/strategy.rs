@@ -113,6 +113,20 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// All that is wrong with a new object, in upstream's order.
+    fn judge_create(&self, object: &Object) -> Vec<FieldError> {
+        let mut errors = self.validate(object);
+        errors.extend(self.validate_create(object));
+        errors
+    }
+
+    /// All that is wrong with a change, in upstream's order.
+    fn judge_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let mut errors = self.validate(new);
+        errors.extend(self.validate_update(new, old));
+        errors
+    }
+
     /// What holds for a status that is written.
     fn validate_status(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
         Vec::new()

@@ -129,8 +129,7 @@ impl Writer<'_> {
         api::decode::complete_for_storage(&mut object, &self.served.schema);
         let mut errors =
             api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
-        errors.extend(self.served.strategy().validate(&object));
-        errors.extend(self.served.strategy().validate_create(&object));
+        errors.extend(self.served.strategy().judge_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
@@ -287,11 +286,8 @@ impl Writer<'_> {
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
-        if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
-            errors.extend(self.served.strategy().validate(&new));
-            if self.subresource.is_empty() {
-                errors.extend(self.served.strategy().validate_update(&new, old));
-            }
+        if self.subresource.is_empty() {
+            errors.extend(self.served.strategy().judge_update(&new, old));
         } else if self.subresource == "status" {
             errors.extend(self.served.strategy().validate_status(&new, old));
         }

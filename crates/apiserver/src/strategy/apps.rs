@@ -111,11 +111,16 @@ fn percent_or_number(at: &At<'_>) -> i64 {
 fn counts(status: &At<'_>, names: &[&str], parts: &[&str], ready: &str) {
     status.none_negative(names);
     let count = |name: &str| status.field(name).number().unwrap_or(0);
+    let tell = |name: &str, most: &str| {
+        let place = status.path().child(name);
+        let detail = format!("cannot be greater than {most}");
+        status.complain(FieldError::invalid(&place, count(name), detail));
+    };
     for part in parts.iter().filter(|part| count(part) > count("replicas")) {
-        status.field(part).invalid("cannot be greater than status.replicas");
+        tell(part, "status.replicas");
     }
     if count("availableReplicas") > count("readyReplicas") {
-        status.field("availableReplicas").invalid(format!("cannot be greater than {ready}"));
+        tell("availableReplicas", ready);
     }
 }
 

@@ -69,21 +69,18 @@ impl Strategy for Jobs {
         selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
     }
 
+    fn judge_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        // Labels with a prefix are expected only of jobs that were made since there are such.
+        let label =
+            |key: &str| old.at(&["spec", "template", "metadata", "labels"]).is_some_and(|l| l.get(key).is_some());
+        let prefixed = [UID_LABELS, NAME_LABELS].iter().all(|[_, prefixed]| label(prefixed));
+        let mut errors = job(new, prefixed);
+        errors.extend(self.validate_update(new, old));
+        errors
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            generated_selector(&at);
-            whole_spec(&spec);
-            let last = spec.field("completions").number().unwrap_or(0) - 1;
-            if spec.field("completionMode").text() == "Indexed" && last >= 0 {
-                let name = at.at(&["metadata", "name"]);
-                let hostname = format!("{}-{last}", name.text());
-                if !api::validation::is_label(&hostname).is_empty() {
-                    let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
-                    name.complain(FieldError::invalid(name.path(), name.text(), detail));
-                }
-            }
-        })
+        job(object, true)
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -131,6 +128,23 @@ impl Strategy for Jobs {
     }
 }
 
+fn job(object: &Object, prefixed: bool) -> Vec<FieldError> {
+    check(object, |at| {
+        let spec = at.field("spec");
+        generated_selector(&at, prefixed);
+        whole_spec(&spec);
+        let last = spec.field("completions").number().unwrap_or(0) - 1;
+        if spec.field("completionMode").text() == "Indexed" && last >= 0 {
+            let name = at.at(&["metadata", "name"]);
+            let hostname = format!("{}-{last}", name.text());
+            if !api::validation::is_label(&hostname).is_empty() {
+                let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
+                name.complain(FieldError::invalid(name.path(), name.text(), detail));
+            }
+        }
+    })
+}
+
 fn is_unlabeled(object: &Object) -> bool {
     object.at(&["metadata", "labels"]).and_then(Value::as_object).is_none_or(Object::is_empty)
 }
@@ -152,7 +166,7 @@ fn whole_spec(spec: &At<'_>) {
 }
 
 /// What the server gave it, nobody may have changed.
-fn generated_selector(at: &At<'_>) {
+fn generated_selector(at: &At<'_>, prefixed: bool) {
     let (spec, uid, name) = (at.field("spec"), at.at(&["metadata", "uid"]), at.at(&["metadata", "name"]));
     let selector = spec.field("selector");
     if spec.field("manualSelector").is_true() || !selector.exists() {
@@ -162,7 +176,7 @@ fn generated_selector(at: &At<'_>) {
     let [old_uid, new_uid] = UID_LABELS;
     let [old_name, new_name] = NAME_LABELS;
     let expected = [(old_uid, &uid), (old_name, &name), (new_uid, &uid), (new_name, &name)];
-    for (key, wanted) in expected {
+    for (key, wanted) in expected.iter().filter(|(key, _)| prefixed || !key.contains('/')) {
         let place = labels.path().key(key);
         let detail = format!("must be '{}'", wanted.text());
         match labels.field(key) {

@@ -104,11 +104,20 @@ impl Strategy for Pods {
     }
 
     fn validate_part(&self, subresource: &str, new: &Object, old: &Object) -> Vec<FieldError> {
-        match subresource {
+        let (told, alone) = match subresource {
             "resize" => resize::validate(new, old),
             "ephemeralcontainers" => update::ephemeral_containers(new, old),
-            _ => Vec::new(),
+            _ => return Vec::new(),
+        };
+        if alone {
+            return told;
         }
+        let mut errors = self.validate(new);
+        errors.extend(told);
+        if subresource == "resize" && errors.is_empty() {
+            errors.extend(resize::changes_more(new, old));
+        }
+        errors
     }
 
     fn warnings(&self, object: &Object) -> Vec<String> {

@@ -74,6 +74,13 @@ impl Strategy for DaemonSets {
         fixed_as(SELECTOR, new, old, &["spec", "selector"])
     }
 
+    /// Upstream looks at what may not change first.
+    fn judge_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let mut errors = self.validate_update(new, old);
+        errors.extend(self.validate(new));
+        errors
+    }
+
     fn validate_status(&self, new: &Object, old: &Object) -> Vec<FieldError> {
         check(new, |at| {
             let status = at.field("status");

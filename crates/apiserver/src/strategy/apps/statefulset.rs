@@ -69,53 +69,11 @@ impl Strategy for StatefulSets {
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            let management = spec.field("podManagementPolicy");
-            if management.needed() && !["OrderedReady", "Parallel"].contains(&management.text()) {
-                management.invalid("must be 'OrderedReady' or 'Parallel'");
-            }
-            stateful_rollout(&spec.field("updateStrategy"));
-            for when in ["whenDeleted", "whenScaled"] {
-                spec.at(&["persistentVolumeClaimRetentionPolicy", when]).one_of_if_set(&["Retain", "Delete"]);
-            }
-            spec.none_negative(&["replicas", "minReadySeconds"]);
-            spec.at(&["ordinals", "start"]).not_negative();
-            let selector = spec.field("selector");
-            if selector.exists() {
-                selector.selector();
-                if is_empty(&selector) {
-                    selector.invalid_as(SELECTOR, "empty selector is invalid for statefulset");
-                }
-            } else {
-                selector.required("");
-            }
-            match parsed(&selector) {
-                _ if !selector.exists() => {
-                    spec.at(&["template", "metadata", "labels"]).invalid(NOT_SELECTED);
-                    pods(&spec);
-                }
-                Some(parsed) => {
-                    if !is_empty(&selector) {
-                        matches_template(&parsed, &spec.field("template"));
-                    }
-                    pods(&spec);
-                }
-                None => selector.invalid_as(SELECTOR, ""),
-            }
-            always(&spec.field("template"), "StatefulSet");
-        })
+        check(object, |at| rules(&at.field("spec"), false))
     }
 
-    /// What a set that is there may still have, though no new one.
-    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            for claim in spec.each("volumeClaimTemplates") {
-                storage::claim_spec(&claim.field("spec"));
-            }
-            spec.field("serviceName").named_if_set(is_label);
-        })
+    fn judge_create(&self, object: &Object) -> Vec<FieldError> {
+        check(object, |at| rules(&at.field("spec"), true))
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -177,6 +135,49 @@ fn claim_and_history_warnings(object: &Object, called: &str) -> Vec<String> {
         }
     });
     told
+}
+
+/// What a set must be; one that `is_new` has nothing that sets that are there may go on to have.
+fn rules(spec: &At<'_>, is_new: bool) {
+    let management = spec.field("podManagementPolicy");
+    if management.needed() && !["OrderedReady", "Parallel"].contains(&management.text()) {
+        management.invalid("must be 'OrderedReady' or 'Parallel'");
+    }
+    stateful_rollout(&spec.field("updateStrategy"));
+    for when in ["whenDeleted", "whenScaled"] {
+        spec.at(&["persistentVolumeClaimRetentionPolicy", when]).one_of_if_set(&["Retain", "Delete"]);
+    }
+    for claim in spec.each("volumeClaimTemplates").iter().filter(|_| is_new) {
+        storage::claim_spec(&claim.field("spec"));
+    }
+    spec.none_negative(&["replicas", "minReadySeconds"]);
+    spec.at(&["ordinals", "start"]).not_negative();
+    if is_new {
+        spec.field("serviceName").named_if_set(is_label);
+    }
+    let selector = spec.field("selector");
+    if selector.exists() {
+        selector.selector();
+        if is_empty(&selector) {
+            selector.invalid_as(SELECTOR, "empty selector is invalid for statefulset");
+        }
+    } else {
+        selector.required("");
+    }
+    match parsed(&selector) {
+        _ if !selector.exists() => {
+            spec.at(&["template", "metadata", "labels"]).invalid(NOT_SELECTED);
+            pods(spec);
+        }
+        Some(parsed) => {
+            if !is_empty(&selector) {
+                matches_template(&parsed, &spec.field("template"));
+            }
+            pods(spec);
+        }
+        None => selector.invalid_as(SELECTOR, ""),
+    }
+    always(&spec.field("template"), "StatefulSet");
 }
 
 /// How many may be away at once is a feature that upstream keeps off.

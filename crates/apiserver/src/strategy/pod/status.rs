@@ -202,7 +202,7 @@ fn addresses(list: &At<'_>, old: &At<'_>) {
     let parsed: Vec<Option<IpAddr>> = all.iter().map(|text| text.parse().ok()).collect();
     if let Some(index) = parsed.iter().position(Option::is_none) {
         let text = all.get(index).map_or("", String::as_str);
-        let detail = format!("failed to check for dual stack with error:invalid IP[{index}]: {} ({text})", "<nil>");
+        let detail = format!("failed to check for dual stack with error:invalid IP[{index}]: {text}");
         list.complain(FieldError::internal(list.path(), detail));
     }
     let families = |is: fn(&IpAddr) -> bool| parsed.iter().flatten().any(is);

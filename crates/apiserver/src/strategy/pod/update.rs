@@ -184,10 +184,10 @@ fn only_adds(now: &Value, before: &Value) -> bool {
     fields.iter().all(|name| list(now, name).starts_with(&list(before, name)))
 }
 
-/// What was added to a pod to look into it stays as it is.
-pub(super) fn ephemeral_containers(new: &Object, old: &Object) -> Vec<FieldError> {
+/// What was added to a pod to look into it stays as it is. Tells, too, whether that is all that is told of the change.
+pub(super) fn ephemeral_containers(new: &Object, old: &Object) -> (Vec<FieldError>, bool) {
     if old.at(&["metadata", "annotations"]).is_some_and(|all| all.get("kubernetes.io/config.mirror").is_some()) {
-        return vec![FieldError::forbidden("", "static pods do not support ephemeral containers")];
+        return (vec![FieldError::forbidden("", "static pods do not support ephemeral containers")], true);
     }
     let mut errors = pod_validation::annotations_on_update(new, old);
     let place = ["spec", "ephemeralContainers"];
@@ -204,5 +204,5 @@ pub(super) fn ephemeral_containers(new: &Object, old: &Object) -> Vec<FieldError
         };
         errors.push(FieldError::forbidden("spec.ephemeralContainers", told));
     }
-    errors
+    (errors, false)
 }
