@@ -32,8 +32,7 @@ impl NameRule {
     pub fn check(self, name: &str) -> Vec<String> {
         match self {
             Self::Subdomain => is_subdomain(name),
-            Self::Label => is_label(name),
-            Self::Namespace => is_namespace(name),
+            Self::Label | Self::Namespace => is_label(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
             Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
@@ -57,11 +56,6 @@ fn lower_label(text: &str) -> bool {
     edge(bytes.first())
         && edge(bytes.last())
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-}
-
-/// The name of a namespace, which is part of host names.
-fn is_namespace(text: &str) -> Vec<String> {
-    if text.contains('.') { vec!["must not contain dots".to_owned()] } else { is_label(text) }
 }
 
 pub fn is_label(text: &str) -> Vec<String> {

@@ -13,6 +13,7 @@ mod core;
 pub(crate) mod definitions;
 mod events;
 mod flowcontrol;
+mod image_name;
 mod internal;
 mod key_pair;
 mod networking;
@@ -20,7 +21,6 @@ mod node;
 mod node_selector;
 mod pod;
 mod pod_defaults;
-mod pod_resize;
 mod pod_validation;
 mod policy;
 mod quota;
@@ -37,7 +37,7 @@ pub use self::pod_validation::allow_privileged;
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::pod::qos_class;
 pub(crate) use self::service::needs_health_check;
-use api::field::FieldError;
+use api::field::{FieldError, Path};
 use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
@@ -86,6 +86,11 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// Where the spec of its pods is; nothing where there are none.
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     fn prepare_for_create(&self, _object: &mut Object) {}
 
     fn prepare_for_update(&self, _new: &mut Object, _old: &Object) {}
@@ -108,6 +113,20 @@ pub(crate) trait Strategy: Send + Sync {
     /// What a change may not do; what `validate` says of `new` comes before it.
     fn validate_update(&self, _new: &Object, _old: &Object) -> Vec<FieldError> {
         Vec::new()
+    }
+
+    /// All that is wrong with a new object, in upstream's order.
+    fn judge_create(&self, object: &Object) -> Vec<FieldError> {
+        let mut errors = self.validate(object);
+        errors.extend(self.validate_create(object));
+        errors
+    }
+
+    /// All that is wrong with a change, in upstream's order.
+    fn judge_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let mut errors = self.validate(new);
+        errors.extend(self.validate_update(new, old));
+        errors
     }
 
     /// What holds for a status that is written.
@@ -148,6 +167,14 @@ pub(crate) trait Strategy: Send + Sync {
 
 struct Plain;
 impl Strategy for Plain {}
+
+/// Takes away what an object's pods say of features that are off, which nobody hears of.
+pub(crate) fn drop_disabled(strategy: &dyn Strategy, object: &mut Object) {
+    let path = strategy.pod_spec();
+    if !path.is_empty() && object.at(path).is_some() {
+        pod::prepare::drop_disabled(object.at_mut(path));
+    }
+}
 
 /// The strategy of a built-in resource.
 pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
@@ -276,6 +303,15 @@ fn items<'a>(object: &'a Object, path: &[&str]) -> Vec<&'a Object> {
 /// The fields named, which may not change.
 fn fixed(new: &Object, old: &Object, names: &[&str]) -> Vec<FieldError> {
     names.iter().flat_map(|name| fixed_at(new, old, &[name])).collect()
+}
+
+/// What is at `path`, of upstream's type `kind`, which may not change.
+fn fixed_as(kind: &str, new: &Object, old: &Object, path: &[&str]) -> Vec<FieldError> {
+    if new.at(path) == old.at(path) {
+        return Vec::new();
+    }
+    let place = path.iter().fold(Path::default(), |place, name| place.child(name));
+    vec![internal::invalid(kind, &place, new.at(path).unwrap_or(&Value::Null), "field is immutable")]
 }
 
 /// What is at `path`, which may not change.

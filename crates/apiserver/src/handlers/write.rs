@@ -122,6 +122,7 @@ impl Writer<'_> {
             object.metadata().insert("generation".into(), 1.into());
         }
         self.served.strategy().prepare_for_create(&mut object);
+        strategy::drop_disabled(self.served.strategy(), &mut object);
         if let (true, Some(labels)) = (shares_labels, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
             object.metadata().insert("labels".into(), labels);
         }
@@ -130,8 +131,7 @@ impl Writer<'_> {
             admission::devices::admin_access(self.server, &attributes, &object).await?.into_iter().collect();
         let rule = self.served.strategy().name_rule();
         errors.extend(api::validation::object_meta(&object, self.served.info.namespaced, rule));
-        errors.extend(self.served.strategy().validate(&object));
-        errors.extend(self.served.strategy().validate_create(&object));
+        errors.extend(self.served.strategy().judge_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
@@ -284,16 +284,14 @@ impl Writer<'_> {
         } else {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
+        strategy::drop_disabled(self.served.strategy(), &mut new);
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors: Vec<FieldError> =
             admission::devices::admin_access(self.server, &attributes, &new).await?.into_iter().collect();
         errors.extend(api::validation::object_meta_update(&new, old, self.served.strategy().name_rule()));
-        if matches!(self.subresource, "" | "ephemeralcontainers" | "resize") {
-            errors.extend(self.served.strategy().validate(&new));
-            if self.subresource.is_empty() {
-                errors.extend(self.served.strategy().validate_update(&new, old));
-            }
+        if self.subresource.is_empty() {
+            errors.extend(self.served.strategy().judge_update(&new, old));
         } else if self.subresource == "status" {
             errors.extend(self.served.strategy().validate_status(&new, old));
         }
@@ -451,6 +449,10 @@ fn with_part(old: &Object, new: &Object, path: &[&str]) -> Object {
 fn resized(old: &Object, new: &Object) -> Object {
     let mut result = old.clone();
     result.metadata().insert("resourceVersion".into(), new.resource_version().into());
+    match new.at(&["spec", "resources"]) {
+        Some(resources) => result.at_mut(&["spec"]).insert("resources".into(), resources.clone()),
+        None => result.at_mut(&["spec"]).remove("resources"),
+    };
     for list in ["containers", "initContainers"] {
         let wanted = new.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();
         let own = old.at(&["spec", list]).and_then(Value::as_array).cloned().unwrap_or_default();

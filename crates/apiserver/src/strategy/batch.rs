@@ -4,13 +4,13 @@ mod indexes;
 mod spec;
 mod status;
 
-use api::field::FieldError;
+use api::field::{FieldError, Path};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::apps::{matches_template, parsed, template_defaults};
 use super::check::{At, check};
-use super::{Strategy, fixed_at, items, items_mut, set_default, warnings};
+use super::{Strategy, fixed_as, fixed_at, internal, items, items_mut, set_default, warnings};
 
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
@@ -21,6 +21,10 @@ const MANY_AT_ONCE: i64 = 10_000;
 pub(super) struct Jobs;
 
 impl Strategy for Jobs {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "template", "spec"]
+    }
+
     fn orphans_by_default(&self) -> bool {
         true
     }
@@ -65,21 +69,18 @@ impl Strategy for Jobs {
         selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
     }
 
+    fn judge_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        // Labels with a prefix are expected only of jobs that were made since there are such.
+        let label =
+            |key: &str| old.at(&["spec", "template", "metadata", "labels"]).is_some_and(|l| l.get(key).is_some());
+        let prefixed = [UID_LABELS, NAME_LABELS].iter().all(|[_, prefixed]| label(prefixed));
+        let mut errors = job(new, prefixed);
+        errors.extend(self.validate_update(new, old));
+        errors
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            let spec = at.field("spec");
-            generated_selector(&at);
-            whole_spec(&spec);
-            let last = spec.field("completions").number().unwrap_or(0) - 1;
-            if spec.field("completionMode").text() == "Indexed" && last >= 0 {
-                let name = at.at(&["metadata", "name"]);
-                let hostname = format!("{}-{last}", name.text());
-                if !api::validation::is_label(&hostname).is_empty() {
-                    let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
-                    name.complain(FieldError::invalid(name.path(), name.text(), detail));
-                }
-            }
-        })
+        job(object, true)
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
@@ -98,10 +99,16 @@ impl Strategy for Jobs {
                 true => (),
             }
         });
-        errors.extend(fixed_at(new, old, &["spec", "selector"]));
+        errors.extend(fixed_as("LabelSelector", new, old, &["spec", "selector"]));
         errors.extend(template_change(new, old));
-        for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-            errors.extend(fixed_at(new, old, &["spec", field]));
+        for (field, kind) in [
+            ("completionMode", "s"),
+            ("podFailurePolicy", "PodFailurePolicy"),
+            ("backoffLimitPerIndex", "i"),
+            ("managedBy", "s"),
+            ("successPolicy", "SuccessPolicy"),
+        ] {
+            errors.extend(fixed_as(kind, new, old, &["spec", field]));
         }
         errors
     }
@@ -119,6 +126,23 @@ impl Strategy for Jobs {
     fn warnings_on_update(&self, subresource: &str, new: &Object, old: &Object) -> Vec<String> {
         if warnings::has_new_spec(subresource, new, old) { job_warnings(new, &["spec"]) } else { Vec::new() }
     }
+}
+
+fn job(object: &Object, prefixed: bool) -> Vec<FieldError> {
+    check(object, |at| {
+        let spec = at.field("spec");
+        generated_selector(&at, prefixed);
+        whole_spec(&spec);
+        let last = spec.field("completions").number().unwrap_or(0) - 1;
+        if spec.field("completionMode").text() == "Indexed" && last >= 0 {
+            let name = at.at(&["metadata", "name"]);
+            let hostname = format!("{}-{last}", name.text());
+            if !api::validation::is_label(&hostname).is_empty() {
+                let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
+                name.complain(FieldError::invalid(name.path(), name.text(), detail));
+            }
+        }
+    })
 }
 
 fn is_unlabeled(object: &Object) -> bool {
@@ -142,7 +166,7 @@ fn whole_spec(spec: &At<'_>) {
 }
 
 /// What the server gave it, nobody may have changed.
-fn generated_selector(at: &At<'_>) {
+fn generated_selector(at: &At<'_>, prefixed: bool) {
     let (spec, uid, name) = (at.field("spec"), at.at(&["metadata", "uid"]), at.at(&["metadata", "name"]));
     let selector = spec.field("selector");
     if spec.field("manualSelector").is_true() || !selector.exists() {
@@ -152,7 +176,7 @@ fn generated_selector(at: &At<'_>) {
     let [old_uid, new_uid] = UID_LABELS;
     let [old_name, new_name] = NAME_LABELS;
     let expected = [(old_uid, &uid), (old_name, &name), (new_uid, &uid), (new_name, &name)];
-    for (key, wanted) in expected {
+    for (key, wanted) in expected.iter().filter(|(key, _)| prefixed || !key.contains('/')) {
         let place = labels.path().key(key);
         let detail = format!("must be '{}'", wanted.text());
         match labels.field(key) {
@@ -165,7 +189,7 @@ fn generated_selector(at: &At<'_>) {
     }
     let expected = expected.map(|(key, value)| (key.to_owned(), value.text().to_owned()));
     if parsed(&selector).is_some_and(|parsed| !parsed.matches(&expected.into_iter().collect())) {
-        selector.invalid("`selector` not auto-generated");
+        selector.invalid_as("LabelSelector", "`selector` not auto-generated");
     }
 }
 
@@ -179,7 +203,7 @@ fn template_change(new: &Object, old: &Object) -> Vec<FieldError> {
         rests = at.at(&["spec", "suspend"]).is_true() && !begun && status::count(&status, "active") == 0;
     });
     if !rests {
-        return fixed_at(new, old, &["spec", "template"]);
+        return fixed_as("PodTemplateSpec", new, old, &["spec", "template"]);
     }
     let spec = |object: &Object| object.at(&TEMPLATE).and_then(Value::as_object).cloned().unwrap_or_default();
     let (wanted, mut allowed) = (spec(new), spec(old));
@@ -210,7 +234,8 @@ fn template_change(new: &Object, old: &Object) -> Vec<FieldError> {
     if wanted == allowed {
         return Vec::new();
     }
-    vec![FieldError::invalid("spec.template.spec", wanted, "field is immutable")]
+    let place = Path::new("spec.template.spec");
+    vec![internal::invalid("PodSpec", &place, &Value::Object(wanted), "field is immutable")]
 }
 
 /// What `from` has in this field.
@@ -272,6 +297,10 @@ pub(super) struct CronJobs;
 const NAME_MAX: usize = 52;
 
 impl Strategy for CronJobs {
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec", "jobTemplate", "spec", "template", "spec"]
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -299,7 +328,7 @@ impl Strategy for CronJobs {
             let inner = spec.at(&["jobTemplate", "spec"]);
             spec::job(&inner);
             if inner.field("selector").exists() {
-                inner.field("selector").invalid("`selector` will be auto-generated");
+                inner.field("selector").invalid_as("LabelSelector", "`selector` will be auto-generated");
             }
             if inner.field("manualSelector").is_true() {
                 inner.field("manualSelector").one_of_values("true", &["nil", "false"]);

@@ -9,6 +9,8 @@ use api::quantity::Quantity;
 use api::{Object, validation};
 use serde_json::Value;
 
+use super::internal;
+
 static NULL: Value = Value::Null;
 const IMMUTABLE: &str = "field is immutable";
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -135,8 +137,13 @@ impl<'a> At<'a> {
         self.complain(FieldError::invalid(&self.path, self.value.clone(), detail));
     }
 
+    /// The same, shown as upstream's type `kind` shows it.
+    pub(super) fn invalid_as(&self, kind: &str, detail: impl Into<String>) {
+        self.complain(internal::invalid(kind, &self.path, self.value, detail));
+    }
+
     /// Invalid as `shown`, where what is there is not what upstream shows.
-    pub(super) fn invalid_as(&self, shown: impl Into<Value>, detail: &str) {
+    pub(super) fn invalid_shown(&self, shown: impl Into<Value>, detail: &str) {
         self.complain(FieldError::invalid(&self.path, shown, detail));
     }
 

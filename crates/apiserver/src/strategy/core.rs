@@ -324,7 +324,7 @@ impl Strategy for ApiServices {
             service.field("name").needed();
             let port = service.field("port");
             if !(1..=65535).contains(&port.number().unwrap_or(0)) {
-                port.invalid_as(
+                port.invalid_shown(
                     port.number().unwrap_or(0),
                     "port is not valid: must be between 1 and 65535, inclusive",
                 );

@@ -155,7 +155,9 @@ fn gather<'a>(
             None => (place, object.get(place).or_else(|| object.get(&small(place)))),
         };
         let value = value.unwrap_or(&NULL);
-        if !optional || !is_empty(value) {
+        // What is pointed to is there, even if it is nothing.
+        let shown = if kind.starts_with('*') { !value.is_null() } else { !is_empty(value) };
+        if !optional || shown {
             found.push((name, kind, value));
         }
     }

@@ -295,12 +295,12 @@ fn container_resource(at: &At<'_>, name: &str) {
     let is_standard = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
     if !name.contains('/') {
         if !is_standard {
-            at.invalid_as(name, "must be a standard resource for containers");
+            at.invalid_shown(name, "must be a standard resource for containers");
         }
     } else if !name.contains("kubernetes.io/") {
         let is_extended = !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_empty();
         if !is_extended {
-            at.invalid_as(name, "doesn't follow extended resource name standard");
+            at.invalid_shown(name, "doesn't follow extended resource name standard");
         }
     }
 }

@@ -31,7 +31,7 @@ fn by_label(requirement: &At<'_>, labels: bool) {
             values.required("must be specified single value when `operator` is 'Lt' or 'Gt'");
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => (),
-        text => operator.invalid_as(text, NOT_AN_OPERATOR),
+        text => operator.invalid_shown(text, NOT_AN_OPERATOR),
     }
     requirement.field("key").named(is_qualified_name);
     if labels {
@@ -46,12 +46,12 @@ fn by_name(requirement: &At<'_>) {
             values.required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector");
         }
         "In" | "NotIn" => (),
-        text => operator.invalid_as(text, NOT_AN_OPERATOR),
+        text => operator.invalid_shown(text, NOT_AN_OPERATOR),
     }
     let key = requirement.field("key");
     match key.text() {
         "metadata.name" => values.items().iter().for_each(|value| value.named(is_subdomain)),
-        text => key.invalid_as(text, "not a valid field selector key"),
+        text => key.invalid_shown(text, "not a valid field selector key"),
     }
 }
 

@@ -1,11 +1,17 @@
 //! Pods.
 
-use api::field::{FieldError, Path};
+pub(super) mod prepare;
+mod resize;
+mod status;
+mod update;
+
+use api::field::FieldError;
 use api::quantity::Quantity;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Strategy, items, pod_defaults, pod_resize, pod_validation, set_default, warnings};
+use super::check::check;
+use super::{Strategy, items, pod_defaults, pod_validation, warnings};
 
 pub(super) struct Pods;
 
@@ -27,10 +33,14 @@ impl Strategy for Pods {
         true
     }
 
+    fn pod_spec(&self) -> &'static [&'static str] {
+        &["spec"]
+    }
+
     fn default(&self, object: &mut Object) {
         let spec = object.at_mut(&["spec"]);
         pod_defaults::pod_spec(spec);
-        set_default(spec, &["enableServiceLinks"], true);
+        pod_defaults::pod(spec);
         // The older field has the last word where both are there.
         let first = object.text(&["status", "podIP"]).to_owned();
         let listed = object.at(&["status", "podIPs"]).and_then(|list| list.get(0)?.get("ip")).and_then(Value::as_str);
@@ -46,47 +56,76 @@ impl Strategy for Pods {
     fn prepare_for_create(&self, object: &mut Object) {
         let class = qos_class(object);
         object.insert("status".into(), json!({"phase": "Pending", "qosClass": class}));
+        prepare::gated(object);
+        prepare::selectors(object);
+        prepare::apparmor(object);
+    }
+
+    fn prepare_part(&self, subresource: &str, new: &mut Object, old: &Object) {
+        if subresource != "status" {
+            return;
+        }
+        let empty = Object::new();
+        let before = old.get("status").and_then(Value::as_object).unwrap_or(&empty);
+        let status = new.at_mut(&["status"]);
+        if let (true, Some(class)) = (status.text(&["qosClass"]).is_empty(), before.get("qosClass")) {
+            status.insert("qosClass".into(), class.clone());
+        }
+        prepare::keep_observed(status, before);
+        prepare::status(status);
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
-        match object.get("spec").and_then(Value::as_object) {
-            Some(spec) => {
-                let mut errors = pod_validation::pod_spec(spec, &Path::new("spec"));
-                errors.extend(pod_validation::only_for_pod(spec, &Path::new("spec")));
-                errors
-            }
-            None => vec![FieldError::required("spec.containers", "")],
-        }
+        pod_validation::pod(object)
     }
 
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
-        match items(object, &["spec", "ephemeralContainers"]).is_empty() {
-            true => Vec::new(),
-            false => vec![FieldError::forbidden("spec.ephemeralContainers", "cannot be set on create")],
+        let mut errors = Vec::new();
+        if !items(object, &["spec", "ephemeralContainers"]).is_empty() {
+            errors.push(FieldError::forbidden("spec.ephemeralContainers", "cannot be set on create"));
         }
+        let gated = !items(object, &["spec", "schedulingGates"]).is_empty();
+        if gated && !object.text(&["spec", "nodeName"]).is_empty() {
+            let detail = "cannot be set until all schedulingGates have been cleared";
+            errors.push(FieldError::forbidden("spec.nodeName", detail));
+        }
+        errors.extend(check(object, |pod| {
+            pod_validation::annotations_on_create(&pod.at(&["metadata", "annotations"]), &pod.field("spec"));
+        }));
+        errors
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        const MESSAGE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-        let mut errors = Vec::new();
-        for list in ["containers", "initContainers"] {
-            if items(new, &["spec", list]).len() != items(old, &["spec", list]).len() {
-                let path = format!("spec.{list}");
-                errors.push(FieldError::forbidden(path, "pod updates may not add or remove containers"));
-            }
+        update::validate(new, old)
+    }
+
+    fn validate_status(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        status::validate(new, old)
+    }
+
+    fn validate_part(&self, subresource: &str, new: &Object, old: &Object) -> Vec<FieldError> {
+        let (told, alone) = match subresource {
+            "resize" => resize::validate(new, old),
+            "ephemeralcontainers" => update::ephemeral_containers(new, old),
+            _ => return Vec::new(),
+        };
+        if alone {
+            return told;
         }
-        if fixed_part(new, old) != fixed_part(old, old) && errors.is_empty() {
-            errors.push(FieldError::forbidden("spec", MESSAGE));
+        let mut errors = self.validate(new);
+        errors.extend(told);
+        if subresource == "resize" && errors.is_empty() {
+            errors.extend(resize::changes_more(new, old));
         }
         errors
     }
 
-    fn validate_part(&self, subresource: &str, new: &Object, old: &Object) -> Vec<FieldError> {
-        if subresource == "resize" { pod_resize::validate(new, old) } else { Vec::new() }
-    }
-
     fn warnings(&self, object: &Object) -> Vec<String> {
         warnings::pod(object)
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, _old: &Object) -> Vec<String> {
+        if subresource == "status" { status::warnings(new) } else { Vec::new() }
     }
 
     /// A pod that runs nowhere, or runs no more, has nothing to shut down.
@@ -104,43 +143,30 @@ impl Strategy for Pods {
     }
 }
 
-/// The spec with everything an update may change taken from `base`.
-fn fixed_part(object: &Object, base: &Object) -> Object {
-    let mut spec = object.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-    let negative = base.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64).is_some_and(|s| s < 0);
-    let grace = (negative && spec.get("terminationGracePeriodSeconds") == Some(&json!(1)))
-        .then_some("terminationGracePeriodSeconds");
-    let free = ["activeDeadlineSeconds", "tolerations", "schedulingGates", "nodeSelector"];
-    for field in free.into_iter().chain(grace) {
-        match base.at(&["spec", field]) {
-            Some(value) => spec.insert(field.into(), value.clone()),
-            None => spec.remove(field),
-        };
-    }
-    for list in ["containers", "initContainers"] {
-        for container in super::items_mut(&mut spec, list) {
-            container.remove("image");
-        }
-    }
-    spec
-}
-
-/// Guaranteed, Burstable or BestEffort, by what the containers ask for and are limited to.
+/// Guaranteed, Burstable or BestEffort, by what the pod or else its containers ask for and are limited to.
 pub(crate) fn qos_class(pod: &Object) -> &'static str {
-    let mut all_limited = true;
+    let amount = |of: &Object, kind: &str, resource: &str| {
+        Quantity::parse(of.text(&["resources", kind, resource])).ok().filter(Quantity::is_positive)
+    };
+    let whole = pod.get("spec").and_then(Value::as_object).filter(|spec| spec.contains_key("resources"));
+    let parts = match whole {
+        Some(spec) => vec![spec],
+        None => [items(pod, &["spec", "initContainers"]), items(pod, &["spec", "containers"])].concat(),
+    };
+    let limited = |part: &&Object| ["cpu", "memory"].iter().all(|name| amount(part, "limits", name).is_some());
+    // A pod that asks for something as a whole need not be limited to be asked whether that is the same.
+    let mut guaranteed = match whole {
+        Some(spec) => limited(&spec) || spec.at(&["resources", "limits"]).is_none(),
+        None => parts.iter().all(limited),
+    };
     let mut any = false;
-    let containers = items(pod, &["spec", "initContainers"]).into_iter().chain(items(pod, &["spec", "containers"]));
-    for container in containers {
-        for resource in ["cpu", "memory"] {
-            let amount = |kind: &str| {
-                Quantity::parse(container.text(&["resources", kind, resource])).ok().filter(|q| !q.is_zero())
-            };
-            let (request, limit) = (amount("requests"), amount("limits"));
-            any |= request.is_some() || limit.is_some();
-            all_limited &= limit.is_some() && request == limit;
-        }
+    for name in ["cpu", "memory"] {
+        let sum = |kind: &str| parts.iter().filter_map(|part| amount(part, kind, name)).reduce(Quantity::plus);
+        let (requests, limits) = (sum("requests"), sum("limits"));
+        any |= requests.is_some() || limits.is_some();
+        guaranteed &= requests == limits;
     }
-    match (any, all_limited) {
+    match (any, guaranteed) {
         (false, _) => "BestEffort",
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",

@@ -3,7 +3,23 @@
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{items_mut, set_default};
+use super::pod_validation::aggregate;
+use super::{image_name, items_mut, set_default};
+
+/// What the fields of a volume's source mean where they say nothing.
+const SOURCES: [(&str, &str, &str); 11] = [
+    ("hostPath", "type", ""),
+    ("iscsi", "iscsiInterface", "default"),
+    ("rbd", "pool", "rbd"),
+    ("rbd", "user", "admin"),
+    ("rbd", "keyring", "/etc/ceph/keyring"),
+    ("azureDisk", "cachingMode", "ReadWrite"),
+    ("azureDisk", "fsType", "ext4"),
+    ("azureDisk", "readOnly", "false"),
+    ("azureDisk", "kind", "Shared"),
+    ("scaleIO", "storageMode", "ThinProvisioned"),
+    ("scaleIO", "fsType", "xfs"),
+];
 
 /// Fills a pod spec in place.
 pub(super) fn pod_spec(spec: &mut Object) {
@@ -17,14 +33,63 @@ pub(super) fn pod_spec(spec: &mut Object) {
         set_default(spec, &[key], value);
     }
     mirror_service_account(spec);
-    let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
     for list in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in items_mut(spec, list) {
-            container_defaults(container, host_network);
-        }
+        items_mut(spec, list).for_each(container_defaults);
     }
     for volume in items_mut(spec, "volumes") {
         volume_defaults(volume);
+    }
+}
+
+/// What only a pod means, and no template of one.
+pub(super) fn pod(spec: &mut Object) {
+    let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
+    for list in ["containers", "initContainers"] {
+        for container in items_mut(spec, list) {
+            if let Some(Value::Object(limits)) = container.at(&["resources", "limits"]).cloned() {
+                for (name, amount) in limits {
+                    set_default(container, &["resources", "requests", &name], amount);
+                }
+            }
+            for port in items_mut(container, "ports").filter(|_| host_network) {
+                if let Some(number) = port.get("containerPort").cloned() {
+                    set_default(port, &["hostPort"], number);
+                }
+            }
+        }
+    }
+    whole_resources(spec);
+    set_default(spec, &["enableServiceLinks"], true);
+    // Less than nothing is as little as can be.
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".into(), 1.into());
+    }
+}
+
+/// What a pod has as a whole, where it says a part of it.
+fn whole_resources(spec: &mut Object) {
+    let has = |spec: &Object, list: &str| {
+        spec.at(&["resources", list]).and_then(Value::as_object).is_some_and(|amounts| !amounts.is_empty())
+    };
+    if !has(spec, "limits") && !has(spec, "requests") {
+        return;
+    }
+    for (name, sum) in aggregate(spec, "limits").into_iter().filter(|(name, _)| name.starts_with("hugepages-")) {
+        if spec.at(&["resources", "requests", &name]).is_none() {
+            set_default(spec, &["resources", "limits", &name], sum);
+        }
+    }
+    if !has(spec, "limits") {
+        return;
+    }
+    for (name, sum) in aggregate(spec, "requests").into_iter().filter(|(name, _)| matches!(&**name, "cpu" | "memory")) {
+        set_default(spec, &["resources", "requests", &name], sum);
+    }
+    let limits = spec.at(&["resources", "limits"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    for (name, amount) in limits {
+        if matches!(&*name, "cpu" | "memory") || name.starts_with("hugepages-") {
+            set_default(spec, &["resources", "requests", &name], amount);
+        }
     }
 }
 
@@ -40,26 +105,23 @@ pub(super) fn mirror_service_account(spec: &mut Object) {
     }
 }
 
-fn container_defaults(container: &mut Object, host_network: bool) {
-    let policy = if always_pulled(container.text(&["image"])) { "Always" } else { "IfNotPresent" };
+fn container_defaults(container: &mut Object) {
+    let policy = pull_policy(container.text(&["image"]));
     set_default(container, &["imagePullPolicy"], policy);
     set_default(container, &["terminationMessagePath"], "/dev/termination-log");
     set_default(container, &["terminationMessagePolicy"], "File");
     set_default(container, &["resources"], json!({}));
     for port in items_mut(container, "ports") {
         set_default(port, &["protocol"], "TCP");
-        if let (true, Some(number)) = (host_network, port.get("containerPort").cloned()) {
-            set_default(port, &["hostPort"], number);
-        }
     }
     for variable in items_mut(container, "env") {
-        if let Some(Value::Object(field)) = variable.get_mut("valueFrom").and_then(|from| from.get_mut("fieldRef")) {
-            set_default(field, &["apiVersion"], "v1");
-        }
-    }
-    if let Some(Value::Object(limits)) = container.at(&["resources", "limits"]).cloned() {
-        for (name, amount) in limits {
-            set_default(container, &["resources", "requests", &name], amount);
+        let Some(Value::Object(from)) = variable.get_mut("valueFrom") else { continue };
+        for (reference, field, value) in
+            [("fieldRef", "apiVersion", json!("v1")), ("fileKeyRef", "optional", json!(false))]
+        {
+            if let Some(Value::Object(reference)) = from.get_mut(reference) {
+                set_default(reference, &[field], value);
+            }
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -92,12 +154,9 @@ fn handler_defaults(handler: &mut Object) {
     }
 }
 
-fn always_pulled(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or_default();
-    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+/// An image that may be another one tomorrow is looked for each time.
+fn pull_policy(image: &str) -> &'static str {
+    if image_name::tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }
 
 fn volume_defaults(volume: &mut Object) {
@@ -118,11 +177,19 @@ fn volume_defaults(volume: &mut Object) {
             }
         }
     }
-    if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
-        set_default(path, &["type"], "");
+    for (source, field, value) in SOURCES {
+        if let Some(Value::Object(source)) = volume.get_mut(source) {
+            let value = if value == "false" { json!(false) } else { json!(value) };
+            set_default(source, &[field], value);
+        }
     }
-    if let Some(Value::Object(ephemeral)) = volume.get_mut("ephemeral") {
-        set_default(ephemeral, &["volumeClaimTemplate", "spec", "volumeMode"], "Filesystem");
+    if let Some(Value::Object(image)) = volume.get_mut("image") {
+        let policy = pull_policy(image.text(&["reference"]));
+        set_default(image, &["pullPolicy"], policy);
+    }
+    let claim = volume.get_mut("ephemeral").and_then(|ephemeral| ephemeral.get_mut("volumeClaimTemplate"));
+    if let Some(Value::Object(claim)) = claim {
+        set_default(claim, &["spec", "volumeMode"], "Filesystem");
     }
 }
 

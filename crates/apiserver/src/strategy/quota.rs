@@ -68,8 +68,34 @@ pub(super) fn resource_name(at: &At<'_>, name: &str) -> bool {
 pub(super) fn container_resource_name(at: &At<'_>, name: &str) {
     resource_name(at, name);
     let standard = CONTAINER_RESOURCES.contains(&name) || name.starts_with("hugepages-");
+    let tell = |detail: &str| at.complain(FieldError::invalid(at.path(), name, detail));
     if !name.contains('/') && !standard {
-        at.complain(FieldError::invalid(at.path(), name, "must be a standard resource for containers"));
+        tell("must be a standard resource for containers");
+    } else if !is_native(name) && !is_extended(name) {
+        tell("doesn't follow extended resource name standard");
+    }
+}
+
+/// Not somebody's own.
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Somebody's own, of which a quota can name the requests.
+fn is_extended(name: &str) -> bool {
+    !is_native(name) && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// There is no half of it.
+pub(super) fn is_integer(name: &str) -> bool {
+    is_extended(name) || (COUNTED.contains(&name) && name != "resourcequotas")
+}
+
+/// As much as there can be of a resource: nothing negative, and no half of what is counted.
+pub(super) fn quantity_of(amount: &At<'_>, name: &str) {
+    amount.quantity_not_negative();
+    if is_integer(name) && amount.quantity().is_some_and(|quantity| quantity.milli_value() % 1000 != 0) {
+        amount.invalid("must be an integer");
     }
 }
 
@@ -200,7 +226,7 @@ fn amounts(at: &At<'_>, kind: &str, name: &str) {
 
 /// More of it may be promised than there is.
 pub(super) fn may_overcommit(name: &str) -> bool {
-    !name.contains('/') && !name.starts_with("hugepages-") || name.contains("kubernetes.io/")
+    is_native(name) && !name.starts_with("hugepages-")
 }
 
 pub(super) struct ResourceQuotas;

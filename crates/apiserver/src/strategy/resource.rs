@@ -106,7 +106,7 @@ fn json_object(at: &At<'_>, longest: usize) {
     } else if serde_json::to_string(value).map_or(0, |text| text.len()) > longest {
         at.complain(FieldError::too_long(at.path(), longest));
     } else if !value.is_object() {
-        at.invalid_as("<value omitted>", "must be a valid JSON object");
+        at.invalid_shown("<value omitted>", "must be a valid JSON object");
     }
 }
 
@@ -138,15 +138,15 @@ fn qualified(at: &At<'_>, name: &str) {
         _ => return,
     };
     if domain.is_empty() {
-        at.invalid_as("", "the domain must not be empty");
+        at.invalid_shown("", "the domain must not be empty");
     } else {
         if domain.len() > LONGEST_DRIVER {
             at.complain(FieldError::too_long(at.path(), LONGEST_DRIVER));
         }
-        is_subdomain(&domain.to_lowercase()).into_iter().for_each(|detail| at.invalid_as(domain, &detail));
+        is_subdomain(&domain.to_lowercase()).into_iter().for_each(|detail| at.invalid_shown(domain, &detail));
     }
     match id {
-        "" => at.invalid_as("", "the name must not be empty"),
+        "" => at.invalid_shown("", "the name must not be empty"),
         _ => identifier(at, id),
     }
 }

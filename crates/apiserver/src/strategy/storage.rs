@@ -108,7 +108,7 @@ fn topologies(at: &At<'_>) {
 fn provisioner(at: &At<'_>) {
     if at.needed() {
         let lower = at.text().to_lowercase();
-        is_qualified_name(&lower).into_iter().for_each(|why| at.invalid_as(lower.as_str(), &why));
+        is_qualified_name(&lower).into_iter().for_each(|why| at.invalid_shown(lower.as_str(), &why));
     }
 }
 
@@ -120,7 +120,7 @@ fn parameters(at: &At<'_>) {
         return at.complain(FieldError::too_long(at.path(), MAX_COUNT));
     }
     if entries.iter().any(|(key, _)| key.is_empty()) {
-        at.invalid_as("", "field can not be empty.");
+        at.invalid_shown("", "field can not be empty.");
     }
     at_most(at, MAX_BYTES);
 }

@@ -7,8 +7,9 @@ use api::validation::{is_label, is_subdomain};
 
 use super::check::At;
 
+const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const ISCSI_NAME: &str = "must be valid format";
-const HOST_PATH_TYPES: [&str; 8] =
+pub(super) const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 /// What each source must say, where there is no more to it.
 const NEEDED: [(&str, &[&str]); 11] = [
@@ -284,6 +285,13 @@ pub(super) fn driver_name(at: &At<'_>) {
     }
 }
 
+/// The permissions of a file.
+pub(super) fn mode(at: &At<'_>) {
+    if at.number().is_some_and(|mode| !(0..=0o777).contains(&mode)) {
+        at.invalid(MODE);
+    }
+}
+
 pub(super) fn no_backsteps(at: &At<'_>) {
     if at.text().split('/').any(|part| part == "..") {
         at.invalid("must not contain '..'");
@@ -296,6 +304,14 @@ pub(super) fn descending(at: &At<'_>) {
         at.invalid("must be a relative path");
     }
     no_backsteps(at);
+}
+
+/// A path below a volume, where names that begin with two dots are its own.
+pub(super) fn non_reserved(at: &At<'_>) {
+    descending(at);
+    if at.text().starts_with("..") && !at.text().starts_with("../") {
+        at.invalid("must not start with '..'");
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,16 @@
 //! What is worth telling of pods that are valid, and of templates of them.
 
-use std::collections::{HashMap, HashSet};
+mod overlaps;
 
-use super::check::{At, check};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
 use api::validation::is_label;
 use api::{Object, ObjectExt as _};
+use serde_json::Value;
+
+use super::check::{At, check};
+use super::pod::prepare;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -77,6 +83,7 @@ pub(super) fn template(object: &Object, path: &[&str]) -> Vec<String> {
             volume_sources(&volume, &VOLUMES, &mut told);
             claim(&volume.at(&["ephemeral", "volumeClaimTemplate", "spec"]), &mut told);
         }
+        overlaps::volumes(&spec.field("volumes"), &mut told);
         repeated(&spec.field("hostAliases"), "ip", &mut told);
         repeated(&spec.field("imagePullSecrets"), "name", &mut told);
         for secret in spec.each("imagePullSecrets").iter().filter(|secret| secret.field("name").is_empty()) {
@@ -84,6 +91,7 @@ pub(super) fn template(object: &Object, path: &[&str]) -> Vec<String> {
         }
         fractions(&spec.field("overhead"), &["memory", "ephemeral-storage"], &mut told);
         let containers: Vec<At<'_>> = CONTAINERS.iter().flat_map(|list| spec.each(list)).collect();
+        annotated(&annotations, &spec, !path.is_empty(), &mut told);
         for container in &containers {
             for resource in ["memory", "ephemeral-storage"] {
                 for list in ["limits", "requests"] {
@@ -104,8 +112,42 @@ pub(super) fn template(object: &Object, path: &[&str]) -> Vec<String> {
                 no_selector(&term, &mut told);
             }
         }
+        spec.field("dnsConfig").each("nameservers").iter().for_each(|server| address(server, &mut told));
+        spec.each("hostAliases").iter().for_each(|alias| address(&alias.field("ip"), &mut told));
     });
     told
+}
+
+/// What is said in annotations and should be said in fields.
+fn annotated(annotations: &At<'_>, spec: &At<'_>, is_template: bool, told: &mut Vec<String>) {
+    let context = spec.field("securityContext");
+    let mut tell = |key: &str, why: &str| told.push(format!("{}: {why}", annotations.path().key(key)));
+    const SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
+    let pod = "seccomp.security.alpha.kubernetes.io/pod";
+    if !context.field("seccompProfile").exists() && annotations.field(pod).exists() {
+        tell(pod, SECCOMP);
+    }
+    for container in CONTAINERS.iter().flat_map(|list| spec.each(list)) {
+        let (name, own) = (container.field("name").text(), container.field("securityContext"));
+        let key = format!("container.seccomp.security.alpha.kubernetes.io/{name}");
+        if !own.field("seccompProfile").exists() && annotations.field(&key).exists() {
+            tell(&key, SECCOMP);
+        }
+        let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+        let said = annotations.field(&key);
+        // A pod's field was set from the annotation by now.
+        let profile = if is_template { context.field("appArmorProfile") } else { own.field("appArmorProfile") };
+        let field = prepare::profile(said.text());
+        let told_alike = match is_template {
+            true => own.field("appArmorProfile").exists() || field.as_ref() == Some(profile.value()),
+            false => {
+                field.is_some() && context.field("appArmorProfile").value() == field.as_ref().unwrap_or(&Value::Null)
+            }
+        };
+        if said.exists() && !told_alike {
+            tell(&key, "deprecated since v1.30; use the \"appArmorProfile\" field instead");
+        }
+    }
 }
 
 /// Tells of the kinds of volume that are on their way out, or gone.
@@ -187,6 +229,15 @@ fn no_selector(at: &At<'_>, told: &mut Vec<String>) {
     }
 }
 
+/// Tells of an address that is not written as everybody writes it.
+pub(super) fn address(at: &At<'_>, told: &mut Vec<String>) {
+    let canonical = at.text().parse::<IpAddr>().ok().filter(IpAddr::is_ipv6).map(|address| address.to_string());
+    if let Some(canonical) = canonical.filter(|canonical| canonical != at.text()) {
+        let why = "should be in RFC 5952 canonical format";
+        told.push(format!("{}: IPv6 address {:?} {why} ({canonical:?})", at.path(), at.text()));
+    }
+}
+
 fn repeated(list: &At<'_>, field: &str, told: &mut Vec<String>) {
     let mut seen = HashSet::new();
     for item in list.items() {
@@ -219,6 +270,17 @@ fn ports(containers: &[At<'_>], told: &mut Vec<String>) {
     let same = |a: &At<'_>, b: &At<'_>, field: &str| a.field(field).value() == b.field(field).value();
     let host = |port: &At<'_>| port.field("hostPort").number().unwrap_or(0);
     for port in &all {
+        if !port.field("hostIP").is_empty() && host(port) == 0 {
+            let part = |name: &str| port.field(name).text();
+            let number = port.field("containerPort").number().unwrap_or(0);
+            told.push(format!(
+                "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{number} Protocol:{} HostIP:{}}}",
+                port.path(),
+                part("name"),
+                part("protocol"),
+                part("hostIP")
+            ));
+        }
         for other in taken.iter().filter(|other| same(port, other, "containerPort") && same(port, other, "protocol")) {
             let unnamed = (port.field("hostIP").is_empty(), other.field("hostIP").is_empty());
             let how = match () {

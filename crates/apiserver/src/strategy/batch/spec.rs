@@ -52,7 +52,7 @@ pub(super) fn job(spec: &At<'_>) {
     if success.exists() {
         match spec.field("completionMode").text() {
             "Indexed" => success_policy(&success, spec.field("completions").number()),
-            _ => success.invalid("requires indexed completion mode"),
+            _ => success.invalid_as("SuccessPolicy", "requires indexed completion mode"),
         }
     }
     let replacement = spec.field("podReplacementPolicy");

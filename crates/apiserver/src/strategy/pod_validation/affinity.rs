@@ -16,7 +16,7 @@ pub(super) fn affinity(at: &At<'_>) {
     }
     for preference in node.each(PREFERRED) {
         weight(&preference.field("weight"));
-        node_term(&preference.field("preference"));
+        node_term(&preference.field("preference"), false);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = at.field(kind);
@@ -39,10 +39,11 @@ fn node_selector(at: &At<'_>) {
     if terms.is_empty() {
         terms.required("must have at least one node selector term");
     }
-    terms.items().iter().for_each(node_term);
+    terms.items().iter().for_each(|term| node_term(term, true));
 }
 
-fn node_term(at: &At<'_>) {
+/// Values that no label can have are let be where a term only prefers.
+fn node_term(at: &At<'_>, strict: bool) {
     for requirement in at.each("matchExpressions") {
         let (operator, values) = (requirement.field("operator"), requirement.field("values"));
         match operator.text() {
@@ -59,7 +60,9 @@ fn node_term(at: &At<'_>) {
             _ => operator.complain(FieldError::invalid(operator.path(), operator.text(), NOT_AN_OPERATOR)),
         }
         requirement.field("key").named(is_qualified_name);
-        values.items().iter().for_each(|value| value.named(is_label_value));
+        if strict {
+            values.items().iter().for_each(|value| value.named(is_label_value));
+        }
     }
     for requirement in at.each("matchFields") {
         let (operator, values) = (requirement.field("operator"), requirement.field("values"));
@@ -84,46 +87,53 @@ fn pod_term(at: &At<'_>) {
     for name in at.each("namespaces") {
         name.called(at.path().child("namespace")).named(is_label);
     }
+    label_keys(at);
     let key = at.field("topologyKey");
     if key.is_empty() {
         key.required("can not be empty");
     }
     key.named(is_qualified_name);
-    for field in ["matchLabelKeys", "mismatchLabelKeys"] {
-        label_keys(at, field);
-    }
 }
 
 /// Keys whose values come from the pod, which narrow a selector that is there.
-fn label_keys(at: &At<'_>, field: &str) {
-    let keys = at.field(field);
-    if !keys.is_empty() && !at.field("labelSelector").exists() {
-        keys.forbidden("must not be specified when labelSelector is not set");
-        return;
+fn label_keys(at: &At<'_>) {
+    let (selector, keys) = (at.field("labelSelector"), at.each("matchLabelKeys"));
+    for list in ["matchLabelKeys", "mismatchLabelKeys"].map(|field| at.field(field)) {
+        if !list.is_empty() && !selector.exists() {
+            list.forbidden("must not be specified when labelSelector is not set");
+        } else {
+            list.items().iter().for_each(|key| key.named(is_qualified_name));
+        }
     }
-    keys.items().iter().for_each(|key| key.named(is_qualified_name));
+    let mut selected: Vec<&str> = selector.field("matchLabels").entries().into_iter().map(|(key, _)| key).collect();
+    for key in selector.each("matchExpressions").iter().map(|expression| expression.field("key").text()) {
+        // What comes once was merged from the keys; upstream tells of the term here.
+        let index = keys.iter().rposition(|own| own.text() == key).filter(|_| selected.contains(&key));
+        if let Some(index) = index {
+            let detail = "exists in both matchLabelKeys and labelSelector";
+            at.complain(FieldError::invalid(&at.path().index(index), key, detail));
+        }
+        selected.push(key);
+    }
+    let mismatched = at.each("mismatchLabelKeys");
+    for key in keys.iter().filter(|key| mismatched.iter().any(|other| other.text() == key.text())) {
+        key.invalid("exists in both matchLabelKeys and mismatchLabelKeys");
+    }
 }
 
 pub(super) fn spread(at: &At<'_>) {
     let all = at.items();
     for (index, constraint) in all.iter().enumerate() {
         let (skew, key) = (constraint.field("maxSkew"), constraint.field("topologyKey"));
-        if skew.number().unwrap_or(0) <= 0 {
-            skew.complain(FieldError::invalid(skew.path(), skew.number().unwrap_or(0), "must be greater than zero"));
+        let number = skew.number().unwrap_or(0);
+        if number <= 0 {
+            skew.complain(FieldError::invalid(skew.path(), number, "must be greater than zero"));
         }
         if key.is_empty() {
             key.required("can not be empty");
         }
         let action = constraint.field("whenUnsatisfiable");
         action.one_of(&["DoNotSchedule", "ScheduleAnyway"]);
-        let domains = constraint.field("minDomains");
-        if domains.number().is_some_and(|number| number <= 0) {
-            domains.invalid("must be greater than zero");
-        }
-        if domains.exists() && action.text() != "DoNotSchedule" {
-            let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
-            domains.invalid(detail);
-        }
         // Upstream tells of the one that comes again later.
         let pair = (key.text(), action.text());
         let again =
@@ -132,10 +142,18 @@ pub(super) fn spread(at: &At<'_>) {
             let place = constraint.path().child("{topologyKey, whenUnsatisfiable}");
             constraint.complain(FieldError::duplicate(&place, format!("{{{}, {}}}", pair.0, pair.1)));
         }
+        let domains = constraint.field("minDomains");
+        if domains.number().is_some_and(|number| number <= 0) {
+            domains.invalid("must be greater than zero");
+        }
+        if domains.exists() && action.text() != "DoNotSchedule" {
+            let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
+            domains.invalid(detail);
+        }
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.field(policy).one_of_if_set(&["Honor", "Ignore"]);
         }
-        label_keys(constraint, "matchLabelKeys");
+        label_keys(constraint);
         constraint.field("labelSelector").selector();
     }
 }

@@ -2,14 +2,18 @@
 
 use api::field::FieldError;
 use api::validation::{is_label, is_subdomain};
-use serde_json::Value;
 
 use super::super::check::At;
 
-/// The claims of a pod.
-pub(super) fn pod(spec: &At<'_>) {
+/// The claims of a pod, which nobody makes for one that mirrors a file.
+pub(super) fn pod(spec: &At<'_>, pod: Option<&At<'_>>) {
+    let mirrors = |pod: &At<'_>| pod.at(&["metadata", "annotations", "kubernetes.io/config.mirror"]).exists();
     let mut seen = Vec::new();
     for claim in spec.each("resourceClaims") {
+        if pod.is_some_and(mirrors) {
+            claim.complain(FieldError::forbidden("", "static pods do not support resource claims"));
+            continue;
+        }
         let name = claim.field("name");
         if name.is_empty() {
             name.required("");
@@ -20,16 +24,7 @@ pub(super) fn pod(spec: &At<'_>) {
             seen.push(name.text());
         }
         let (direct, template) = (claim.field("resourceClaimName"), claim.field("resourceClaimTemplateName"));
-        let tell = |detail: &str| {
-            let mut error = FieldError::invalid(claim.path(), Value::Null, detail);
-            error.value = format!(
-                "{{\"Name\":{},\"ResourceClaimName\":{},\"ResourceClaimTemplateName\":{}}}",
-                Value::from(name.text()),
-                direct.value(),
-                template.value()
-            );
-            claim.complain(error);
-        };
+        let tell = |detail: &str| claim.invalid_as("PodResourceClaim", detail);
         match (direct.exists(), template.exists()) {
             (true, true) => tell("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
             (false, false) => tell("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),

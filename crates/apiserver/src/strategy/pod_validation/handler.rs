@@ -14,10 +14,6 @@ pub(super) fn lifecycle(container: &At<'_>, spec: &At<'_>) {
             handler(&hook, spec);
         }
     }
-    let signal = container.at(&["lifecycle", "stopSignal"]);
-    if signal.exists() && !spec.field("os").exists() {
-        signal.forbidden("may not be set for containers with empty `spec.os.name`");
-    }
     for name in PROBES {
         let probe = container.field(name);
         if !probe.exists() {

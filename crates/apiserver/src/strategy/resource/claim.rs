@@ -314,7 +314,7 @@ impl Requests {
         let parts: Vec<&str> = name.text().split('/').collect();
         if parts.len() <= 2 {
             for part in parts {
-                is_label(part).into_iter().for_each(|detail| name.invalid_as(part, &detail));
+                is_label(part).into_iter().for_each(|detail| name.invalid_shown(part, &detail));
             }
         }
         if !self.0.contains(name.text()) {

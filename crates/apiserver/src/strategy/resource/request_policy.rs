@@ -45,7 +45,7 @@ fn policy_options(at: &At<'_>, most: (Quantity, &str), usual: (Quantity, &str)) 
     });
     let is_found = at.count() <= MOST_OPTIONS && amounts.contains(&Some(usual.0));
     if !is_found {
-        at.invalid_as(usual.1, "default value is not valid according to the requestPolicy");
+        at.invalid_shown(usual.1, "default value is not valid according to the requestPolicy");
     }
 }
 
@@ -57,18 +57,18 @@ fn policy_range(at: &At<'_>, (most, most_text): (Quantity, &str), (usual, usual_
         least_at.invalid(format!("min is larger than capacity value: {most_text}"));
     }
     if usual < least {
-        least_at.invalid_as(usual_text, &format!("default is less than min: {least_text}"));
+        least_at.invalid_shown(usual_text, &format!("default is less than min: {least_text}"));
     }
     let top = top_at.quantity();
     if let Some(top) = top {
         if least > top {
-            top_at.invalid_as(least_text, &format!("min is larger than max: {}", top_at.text()));
+            top_at.invalid_shown(least_text, &format!("min is larger than max: {}", top_at.text()));
         }
         if top > most {
             top_at.invalid(format!("max is larger than capacity value: {most_text}"));
         }
         if usual > top {
-            top_at.invalid_as(usual_text, &format!("default is more than max: {}", top_at.text()));
+            top_at.invalid_shown(usual_text, &format!("default is more than max: {}", top_at.text()));
         }
     }
     let Some(step) = step_at.quantity() else { return };
@@ -80,7 +80,7 @@ fn policy_range(at: &At<'_>, (most, most_text): (Quantity, &str), (usual, usual_
         let over = amount.value().wrapping_sub(least.value()).checked_rem(step.value());
         if over.is_some_and(|over| over != 0) {
             let why = format!("value is not a multiple of a given step ({}) from ({least_text})", step_at.text());
-            step_at.invalid_as(text, &why);
+            step_at.invalid_shown(text, &why);
         }
     };
     steps(usual, usual_text);

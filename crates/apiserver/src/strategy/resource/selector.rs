@@ -23,10 +23,10 @@ pub(super) fn expression(at: &At<'_>) {
     }
     let env = environment();
     match env.compile(at.text()) {
-        Err(error) => at.invalid_as(at.text(), &format!("compilation failed: {error}")),
+        Err(error) => at.invalid_shown(at.text(), &format!("compilation failed: {error}")),
         Ok(program) if !matches!(program.output(), Type::Bool | Type::Dyn) => {
             let found = program.output();
-            at.invalid_as(at.text(), &format!("must evaluate to bool or the unknown type, not {found}"));
+            at.invalid_shown(at.text(), &format!("must evaluate to bool or the unknown type, not {found}"));
         }
         Ok(_) => {
             if env.estimate(at.text(), &Device).is_ok_and(|cost| cost.max > MOST_COST) {

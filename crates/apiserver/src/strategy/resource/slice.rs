@@ -104,7 +104,7 @@ fn slice(spec: &At<'_>, old: Option<&Object>) {
     pool(&spec.at(&["pool", "name"]));
     let (count, generation) = (spec.at(&["pool", "resourceSliceCount"]), spec.at(&["pool", "generation"]));
     if count.number().unwrap_or(0) <= 0 {
-        count.invalid_as(count.number().unwrap_or(0), "must be greater than zero");
+        count.invalid_shown(count.number().unwrap_or(0), "must be greater than zero");
     }
     if generation.number().is_some_and(|number| number < 0) {
         generation.invalid("must be greater than or equal to zero");
@@ -121,10 +121,10 @@ fn slice(spec: &At<'_>, old: Option<&Object>) {
     match chosen.len() {
         0 => spec.required(CHOICE),
         1 => (),
-        _ => spec.invalid_as(format!("{{{}}}", chosen.join(", ")), &format!("{CHOICE}, but multiple fields are set")),
+        _ => spec.invalid_shown(format!("{{{}}}", chosen.join(", ")), &format!("{CHOICE}, but multiple fields are set")),
     }
     if spec.field("sharedCounters").exists() && spec.field("devices").exists() {
-        spec.invalid_as("", "only one of `sharedCounters` or `devices` is allowed");
+        spec.invalid_shown("", "only one of `sharedCounters` or `devices` is allowed");
     }
     let has_lists = |device: &At<'_>| {
         let attributes = device.field("attributes").entries();
@@ -188,7 +188,7 @@ fn counters(at: &At<'_>) {
         return counters.complain(FieldError::too_many(counters.path(), entries.len(), MOST_COUNTERS));
     }
     for (name, _) in entries {
-        is_label(name).into_iter().for_each(|detail| counters.invalid_as(name, &detail));
+        is_label(name).into_iter().for_each(|detail| counters.invalid_shown(name, &detail));
     }
 }
 
@@ -200,12 +200,12 @@ fn device(at: &At<'_>, per_device: bool, old_taints: Option<&Value>) {
     let total = attributes.entries().len() + capacity.entries().len();
     if total > MOST_ATTRIBUTES {
         let detail = format!("the total number of attributes and capacities must not exceed {MOST_ATTRIBUTES}");
-        at.invalid_as(total, &detail);
+        at.invalid_shown(total, &detail);
     }
     let values = |value: &At<'_>| LISTS.iter().map(|list| value.field(list).count()).sum::<usize>().max(1);
     let total = attributes.entries().iter().map(|(_, value)| values(value)).sum::<usize>();
     if total > MOST_VALUES {
-        at.invalid_as(total, &format!("the total number of attribute values must not exceed {MOST_VALUES}"));
+        at.invalid_shown(total, &format!("the total number of attribute values must not exceed {MOST_VALUES}"));
     }
     for (name, value) in attributes.entries() {
         qualified(&attributes, name);
@@ -234,10 +234,10 @@ fn device(at: &At<'_>, per_device: bool, old_taints: Option<&Value>) {
         match chosen.len() {
             0 => at.required(CHOICE),
             1 => (),
-            _ => at.invalid_as(format!("{{{}}}", chosen.join(", ")), CHOICE),
+            _ => at.invalid_shown(format!("{{{}}}", chosen.join(", ")), CHOICE),
         }
     } else if ["nodeName", "nodeSelector", "allNodes"].iter().any(|name| at.field(name).exists()) {
-        at.invalid_as(Value::Null, UNCHOSEN);
+        at.invalid_shown(Value::Null, UNCHOSEN);
     }
     binding_conditions(at);
 }
@@ -307,7 +307,7 @@ fn attribute(at: &At<'_>) {
     at.each("strings").iter().for_each(text);
     at.each("versions").iter().for_each(version);
     match KINDS.iter().filter(|kind| at.field(kind).exists()).count() {
-        0 => at.invalid_as("", ONE),
+        0 => at.invalid_shown("", ONE),
         1 => (),
         _ => at.complain(internal::invalid("DeviceAttribute", at.path(), at.value(), ONE)),
     }
