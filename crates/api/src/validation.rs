@@ -1,5 +1,6 @@
 //! Rules that names, labels and annotations keep everywhere, with upstream's messages.
 
+use crate::addresses;
 use serde_json::Value;
 
 use crate::field::{FieldError, Path};
@@ -25,6 +26,8 @@ pub enum NameRule {
     /// Anything that is safe in a path: RBAC names.
     PathSegment,
     IpAddress,
+    /// A key of a config map.
+    ConfigKey,
 }
 
 impl NameRule {
@@ -32,12 +35,11 @@ impl NameRule {
     pub fn check(self, name: &str) -> Vec<String> {
         match self {
             Self::Subdomain => is_subdomain(name),
-            Self::Label => is_label(name),
-            Self::Namespace => is_namespace(name),
+            Self::Label | Self::Namespace => is_label(name),
+            Self::ConfigKey => is_config_key(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
-            Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
-            Self::IpAddress => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()],
+            Self::IpAddress => addresses::strict_complaint(name).into_iter().collect(),
         }
     }
 }
@@ -59,18 +61,14 @@ fn lower_label(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
-/// The name of a namespace, which is part of host names.
-fn is_namespace(text: &str) -> Vec<String> {
-    if text.contains('.') { vec!["must not contain dots".to_owned()] } else { is_label(text) }
-}
-
 pub fn is_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_MAX {
         errors.push(too_long(LABEL_MAX));
     }
     if !lower_label(text) {
-        errors.push(LABEL_MESSAGE.to_owned());
+        let is_subdomain = text.split('.').all(lower_label);
+        errors.push(if is_subdomain { "must not contain dots" } else { LABEL_MESSAGE }.to_owned());
     }
     errors
 }

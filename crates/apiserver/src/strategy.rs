@@ -9,6 +9,7 @@ mod batch;
 mod certificates;
 mod check;
 mod conditions;
+mod coordination;
 mod core;
 pub(crate) mod definitions;
 mod events;
@@ -23,7 +24,7 @@ mod policy;
 mod quota;
 mod rbac;
 mod resource;
-mod service;
+pub(crate) mod service;
 mod storage;
 mod trust_bundles;
 mod warnings;
@@ -32,7 +33,6 @@ pub use self::pod_validation::allow_privileged;
 
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::pod::qos_class;
-pub(crate) use self::service::needs_health_check;
 use api::field::FieldError;
 use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
@@ -64,6 +64,11 @@ pub(crate) trait Strategy: Send + Sync {
 
     /// It counts changes of annotations too.
     fn counts_annotations(&self) -> bool {
+        false
+    }
+
+    /// It counts changes of labels too.
+    fn counts_labels(&self) -> bool {
         false
     }
 
@@ -171,7 +176,8 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("autoscaling", "horizontalpodautoscalers") => &autoscaling::HorizontalPodAutoscalers,
         ("batch", "jobs") => &batch::Jobs,
         ("batch", "cronjobs") => &batch::CronJobs,
-        ("coordination.k8s.io", "leases") => &networking::Leases,
+        ("coordination.k8s.io", "leases") => &coordination::Leases,
+        ("coordination.k8s.io", "leasecandidates") => &coordination::LeaseCandidates,
         ("discovery.k8s.io", "endpointslices") => &networking::EndpointSlices,
         ("networking.k8s.io", "ingresses") => &networking::Ingresses,
         ("networking.k8s.io", "ingressclasses") => &networking::IngressClasses,

@@ -126,6 +126,8 @@ impl Writer<'_> {
             object.metadata().insert("labels".into(), labels);
         }
         api::decode::complete_for_storage(&mut object, &self.served.schema);
+        let unchosen = attributes.is("", "services").then(|| object.clone());
+        admission::choose(self.server, &attributes, &mut object).await?;
         let mut errors =
             api::validation::object_meta(&object, self.served.info.namespaced, self.served.strategy().name_rule());
         errors.extend(self.served.strategy().validate(&object));
@@ -135,15 +137,15 @@ impl Writer<'_> {
         }
         self.warn(self.served.strategy().warnings(&object));
         for _ in 0..MAX_RETRIES {
-            // Another may claim what is chosen here before it is written: then the choice is made again.
-            let unchosen = attributes.is("", "services").then(|| object.clone());
-            admission::validate(self.server, &attributes, &mut object).await?;
+            admission::judge(self.server, &attributes, &object).await?;
             let charged = admission::quota::charge(self.server, &attributes, None, Some(&object)).await?;
             match self.insert(namespace, &name, &mut object, charged).await {
                 Ok(()) => return Ok(object),
                 Err(ServerError::Claimed(revision)) => {
-                    object = unchosen.unwrap_or(object);
+                    // Another claimed what was chosen before it was written: the choice is made again.
                     self.server.feed.reached(revision).await;
+                    object = unchosen.clone().unwrap_or(object);
+                    admission::choose(self.server, &attributes, &mut object).await?;
                 }
                 Err(ServerError::Unmet(_)) => {
                     return Err(ApiError::already_exists(self.served.group_resource(), &name));
@@ -277,6 +279,7 @@ impl Writer<'_> {
             }
         }
         escalation::check(self.server, &attributes, &new).await?;
+        admission::choose(self.server, &attributes, &mut new).await?;
         if self.subresource.is_empty() {
             self.served.strategy().prepare_for_update(&mut new, old);
         } else {
@@ -299,7 +302,7 @@ impl Writer<'_> {
         }
         self.warn(self.served.strategy().warnings_on_update(self.subresource, &new, old));
         match scale {
-            None => admission::validate(self.server, &attributes, &mut new).await?,
+            None => admission::judge(self.server, &attributes, &new).await?,
             Some(_) => admission::judge(self.server, &of_scale, &scale::of(self.served, &new)?).await?,
         }
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
@@ -410,11 +413,13 @@ impl Writer<'_> {
             let fields = object.iter().filter(|(key, _)| counted(key));
             fields.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        let annotations = |object: &Object| object.at(&["metadata", "annotations"]).and_then(Value::as_object).cloned();
-        let is_annotated = self.served.strategy().counts_annotations()
-            && self.subresource.is_empty()
-            && annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default();
-        let generation = if content(new) == content(old) && !is_annotated { before } else { before + 1 };
+        let map = |object: &Object, field| object.at(&["metadata", field]).and_then(Value::as_object).cloned();
+        let differs = |field| map(new, field).unwrap_or_default() != map(old, field).unwrap_or_default();
+        let strategy = self.served.strategy();
+        let is_marked = self.subresource.is_empty()
+            && ((strategy.counts_annotations() && differs("annotations"))
+                || (strategy.counts_labels() && differs("labels")));
+        let generation = if content(new) == content(old) && !is_marked { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
 }
