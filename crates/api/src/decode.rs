@@ -68,7 +68,7 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
         let zero = match &field.shape {
             _ if map.contains_key(field.name.as_ref()) => continue,
             Shape::Object(inner) => Value::Object(zero(inner)),
-            Shape::Time | Shape::MicroTime if !field.required => Value::Null,
+            Shape::Time | Shape::MicroTime => Value::Null,
             Shape::Quantity => "0".into(),
             Shape::IntOrString => 0.into(),
             _ => continue,

@@ -43,11 +43,21 @@ pub(crate) fn node_ports(service: &Object) -> Vec<i64> {
 fn ip_address(address: &std::net::IpAddr, namespace: &str, name: &str) -> Bytes {
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let (managed_by, allocator) = MANAGED_BY;
+    let now = crate::handlers::now();
     let object = json!({
         "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1",
         "metadata": {
-            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": crate::handlers::now(),
+            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": now,
             "labels": {"ipaddress.kubernetes.io/ip-family": family, managed_by: allocator},
+            "managedFields": [{
+                "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1", "time": now,
+                "fieldsType": "FieldsV1", "fieldsV1": {
+                    "f:metadata": {"f:labels": {
+                        ".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {},
+                    }},
+                    "f:spec": {"f:parentRef": {".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {}}},
+                },
+            }],
         },
         "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
     });

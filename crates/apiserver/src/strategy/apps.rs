@@ -587,17 +587,21 @@ fn stateful_rollout(at: &At<'_>) {
 pub(super) struct ControllerRevisions;
 
 impl Strategy for ControllerRevisions {
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
+    fn validate_create(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             at.field("revision").not_negative();
-            if !at.field("data").exists() {
-                at.field("data").required("data is mandatory");
+            match at.field("data").value() {
+                Value::Object(_) => (),
+                Value::Null => at.field("data").required("data is mandatory"),
+                _ => at.field("data").required("data must be a valid JSON object"),
             }
         })
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        fixed(new, old, &["data"])
+        let mut errors = check(new, |at| at.field("revision").not_negative());
+        errors.extend(fixed(new, old, &["data"]));
+        errors
     }
 }
 

@@ -29,6 +29,7 @@ impl Strategy for HorizontalPodAutoscalers {
         set_default(object, &["spec", "minReplicas"], 1);
         // The first version has no metrics but one.
         if object.text(&["apiVersion"]) == "autoscaling/v1" {
+            convert::settle_autoscaler_in_v1(object);
             return;
         }
         let cpu = json!({"type": "Resource", "resource": {

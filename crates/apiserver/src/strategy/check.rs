@@ -380,6 +380,15 @@ pub(super) fn unique<'a>(places: impl IntoIterator<Item = At<'a>>) {
     }
 }
 
+/// A struct as upstream keeps it, for what is shown of it whole: each field by both its names, with what stands for none.
+pub(super) fn shown(value: &Value, fields: &[(&str, &str, &str)]) -> String {
+    let parts = fields.iter().map(|(kept, name, none)| {
+        let value = value.get(name).filter(|value| !value.is_null());
+        format!("{kept:?}:{}", value.map_or((*none).to_owned(), ToString::to_string))
+    });
+    api::field::escaped(&format!("{{{}}}", parts.collect::<Vec<_>>().join(",")))
+}
+
 fn is_percent(text: &str) -> bool {
     text.strip_suffix('%').is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }

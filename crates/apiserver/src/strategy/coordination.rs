@@ -1,12 +1,14 @@
 //! Leases, and who would like to hold one.
 
-use api::Object;
 use api::field::FieldError;
 use api::validation::{NameRule, is_qualified_name};
+use api::{Object, ObjectExt as _};
 
 use super::Strategy;
 use super::check::{At, check};
 
+/// Elections among candidates are held only where a feature is on that upstream leaves off.
+const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 const OLDEST: &str = "OldestEmulationVersion";
 
 pub(super) struct Leases;
@@ -14,6 +16,18 @@ pub(super) struct Leases;
 impl Strategy for Leases {
     fn creates_on_update(&self) -> bool {
         true
+    }
+
+    fn prepare_for_create(&self, object: &mut Object) {
+        for field in COORDINATED {
+            object.remove_at(&["spec", field]);
+        }
+    }
+
+    fn prepare_for_update(&self, new: &mut Object, old: &Object) {
+        for field in COORDINATED.iter().filter(|field| old.at(&["spec", field]).is_none()) {
+            new.remove_at(&["spec", field]);
+        }
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {

@@ -86,7 +86,7 @@ impl<'a> Ports<'a> {
                 asked => self.claim(service, index, asked)?,
             };
             if seen.contains(&(protocol, chosen)) {
-                return Err(ApiError::internal(format!("duplicate nodePort: {{{protocol} {chosen}}}")));
+                return Err(ApiError::new(500, "", format!("duplicate nodePort: {{{protocol} {chosen}}}")));
             }
             seen.push((protocol, chosen));
             set(service, index, chosen);

@@ -6,7 +6,7 @@ use api::validation::{NameRule, is_path_segment, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::json;
 
-use crate::strategy::check::{At, check};
+use crate::strategy::check::{At, check, shown};
 use crate::strategy::{Strategy, fixed_at};
 
 pub(in crate::strategy) struct ServiceCidrs;
@@ -62,6 +62,14 @@ fn ranges(at: &At<'_>) {
     }
 }
 
+/// A reference to who has an address, as upstream keeps it.
+const PARENT: [(&str, &str, &str); 4] = [
+    ("Group", "group", "\"\""),
+    ("Resource", "resource", "\"\""),
+    ("Namespace", "namespace", "\"\""),
+    ("Name", "name", "\"\""),
+];
+
 pub(in crate::strategy) struct IpAddresses;
 
 impl Strategy for IpAddresses {
@@ -84,16 +92,12 @@ impl Strategy for IpAddresses {
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let mut errors = fixed_at(new, old, &["spec", "parentRef"]);
-        if new.at(&["spec", "parentRef"]).is_some() {
-            // Shown as upstream keeps it.
-            let part = |name: &str| new.text(&["spec", "parentRef", name]).to_owned();
-            let (group, resource, namespace, name) = (part("group"), part("resource"), part("namespace"), part("name"));
-            for error in &mut errors {
-                error.value =
-                    json!({"Group": group, "Resource": resource, "Namespace": namespace, "Name": name}).to_string();
-            }
-        }
+        let mut errors = self.validate_create(new);
+        let parent = new.at(&["spec", "parentRef"]);
+        errors.extend(fixed_at(new, old, &["spec", "parentRef"]).into_iter().map(|error| match parent {
+            Some(parent) => FieldError { value: shown(parent, &PARENT), ..error },
+            None => error,
+        }));
         errors
     }
 }
