@@ -270,13 +270,6 @@ impl Writer<'_> {
         if !asked.is_empty() && asked != old.resource_version() {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
-        if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
-            let (group, plural) = (&self.served.info.group, &self.served.info.plural);
-            // Upstream names the resource here, not the kind, and shows the number as it is in memory.
-            let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            error.value = "0".to_owned();
-            return Err(ApiError::invalid(group, plural, name, &[error]).into());
-        }
         let own_uid = new.uid();
         // A patch says what the object is to be, not which one is meant: there the identity is a field like others.
         let is_patch = self.context.is_some_and(|context| context.info.verb == "patch") && !self.tracking.is_scale();
@@ -290,10 +283,17 @@ impl Writer<'_> {
             );
             return Err(ApiError::conflict(self.served.group_resource(), name, why).into());
         }
-        keep_system_metadata(&mut new, old);
         if !is_patch {
             self.drop_duplicate_owners(&mut new, "");
         }
+        if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+            let (group, plural) = (&self.served.info.group, &self.served.info.plural);
+            // Upstream names the resource here, not the kind, and shows the number as it is in memory.
+            let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            error.value = "0".to_owned();
+            return Err(ApiError::invalid(group, plural, name, &[error]).into());
+        }
+        keep_system_metadata(&mut new, old);
         // Defaults are for what was sent, of which a subresource writes only its part.
         self.served.strategy().default(&mut new);
         self.apply_scope(&mut new, old);
