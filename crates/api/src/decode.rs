@@ -147,7 +147,7 @@ fn keeps_zero(field: &Field, value: &Value) -> bool {
     match field.shape {
         // An empty list of managers asks that all be forgotten.
         Shape::List(_) if field.name == "managedFields" => true,
-        Shape::List(_) | Shape::Map(_) => field.required || field.zero == Zero::Null,
+        Shape::List(_) | Shape::Map(_) => field.required || matches!(field.zero, Zero::Null | Zero::Kept),
         Shape::Object(_) | Shape::Any | Shape::SchemaOr(_) | Shape::IntOrString => true,
         _ => field.required || field.zero != Zero::Omitted || value.is_object(),
     }

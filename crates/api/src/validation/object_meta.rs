@@ -40,9 +40,13 @@ pub fn object_meta_update(
 ) -> Vec<FieldError> {
     let mut errors = whole(new, namespaced, NameRule::PathSegment);
     errors.extend(change(new, old));
+    // What was fine once is fine again, but for names, whose rule is the kind's only now.
+    let is_fine = errors.is_empty();
     for how in again {
         match how {
+            Again::Whole if is_fine => errors.extend(names(new, rule)),
             Again::Whole => errors.extend(whole(new, namespaced, rule)),
+            Again::Change if is_fine => (),
             Again::Change => errors.extend(change(new, old)),
         }
         if is_core {
@@ -52,7 +56,7 @@ pub fn object_meta_update(
     errors
 }
 
-fn whole(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
+fn names(object: &Object, rule: NameRule) -> Vec<FieldError> {
     let path = Path::new("metadata");
     let mut errors = Vec::new();
     let generate = object.text(&["metadata", "generateName"]);
@@ -67,6 +71,12 @@ fn whole(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
             errors.extend(found.map(|e| FieldError::invalid(&path.child("name"), name, e)));
         }
     }
+    errors
+}
+
+fn whole(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
+    let path = Path::new("metadata");
+    let mut errors = names(object, rule);
     match (namespaced, object.namespace()) {
         (true, "") => errors.push(FieldError::required(&path.child("namespace"), "")),
         (true, namespace) => {

@@ -83,11 +83,12 @@ fn keep_allocated(new: &mut Object, old: &Object) {
         }
     }
     let health_check = ["spec", "healthCheckNodePort"];
-    if needs_health_check(old) && needs_health_check(new) && new.at(&health_check).is_none_or(|port| port == &json!(0))
+    if needs_health_check(old)
+        && needs_health_check(new)
+        && new.at(&health_check).is_none_or(|port| port == &json!(0))
+        && let Some(port) = old.at(&health_check)
     {
-        if let Some(port) = old.at(&health_check) {
-            new.at_mut(&["spec"]).insert("healthCheckNodePort".into(), port.clone());
-        }
+        new.at_mut(&["spec"]).insert("healthCheckNodePort".into(), port.clone());
     }
 }
 
@@ -109,7 +110,7 @@ fn pair_cluster_ips(new: &mut Object, old: Option<&Object>) {
         return;
     }
     match !before.is_empty() && one.is_empty() {
-        true => drop(new.remove_at(&["spec", "clusterIPs"])),
+        true => new.remove_at(&["spec", "clusterIPs"]),
         false => follow(new, json!([one])),
     }
 }

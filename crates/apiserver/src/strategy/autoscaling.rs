@@ -43,6 +43,18 @@ impl Strategy for HorizontalPodAutoscalers {
         }
     }
 
+    fn prepare_for_create(&self, object: &mut Object) {
+        convert::keep_autoscaler_part(object, None, true);
+    }
+
+    fn prepare_for_update(&self, new: &mut Object, old: &Object) {
+        convert::keep_autoscaler_part(new, Some(old), true);
+    }
+
+    fn prepare_part(&self, _subresource: &str, new: &mut Object, old: &Object) {
+        convert::keep_autoscaler_part(new, Some(old), false);
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         // What the first version lacks, it carries along: the rules are those of the version that has it all.
         let whole = (object.text(&["apiVersion"]) == "autoscaling/v1").then(|| convert::autoscaler_from_v1(object));

@@ -27,7 +27,7 @@ impl Strategy for Services {
         set_default(object, &["spec", "sessionAffinity"], "None");
         set_default(object, &["spec", "type"], "ClusterIP");
         match object.text(&["spec", "sessionAffinity"]) {
-            "None" => drop(object.remove_at(&["spec", "sessionAffinityConfig"])),
+            "None" => object.remove_at(&["spec", "sessionAffinityConfig"]),
             "ClientIP" => set_default(object, &["spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds"], 10800),
             _ => (),
         }

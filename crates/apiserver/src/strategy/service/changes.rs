@@ -129,10 +129,9 @@ fn class(new: &Object, old: &Object) -> Vec<FieldError> {
     check(new, |at| {
         let class = at.at(&["spec", "loadBalancerClass"]);
         let is_balanced = kind(new) == "LoadBalancer";
-        if is_balanced && kind(old) == "LoadBalancer" && Some(class.value()) != old.at(&["spec", "loadBalancerClass"]) {
-            if class.exists() || old.at(&["spec", "loadBalancerClass"]).is_some() {
-                class.invalid(FIXED);
-            }
+        let before = old.at(&["spec", "loadBalancerClass"]).unwrap_or(&Value::Null);
+        if is_balanced && kind(old) == "LoadBalancer" && class.value() != before {
+            class.invalid(FIXED);
         }
         match (is_balanced, class.exists()) {
             (true, true) => class.named(is_qualified_name),

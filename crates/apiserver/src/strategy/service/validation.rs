@@ -251,9 +251,8 @@ fn source_ranges(object: &Object, old: Option<&Object>, spec: &At<'_>, annotatio
 
 fn range_rule(range: &At<'_>, place: &api::field::Path, known: &[&str]) {
     let text = range.text().trim();
-    match addresses::range_complaint(text).filter(|_| !known.contains(&text)) {
-        Some(detail) => range.complain(FieldError::invalid(place, text, detail)),
-        None => (),
+    if let Some(detail) = addresses::range_complaint(text).filter(|_| !known.contains(&text)) {
+        range.complain(FieldError::invalid(place, text, detail));
     }
 }
 
