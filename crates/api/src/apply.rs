@@ -71,6 +71,8 @@ pub enum ApplyError {
     Conflicts(Vec<Conflict>),
     #[error("no corresponding type for {0}")]
     NoType(String),
+    #[error("an element of a list lacks its key")]
+    Nameless,
 }
 
 /// Metadata that belongs to the system, and the type, are nobody's.
@@ -157,6 +159,7 @@ impl Write<'_> {
             added: self.reset.filter(comparison.added),
             modified: self.reset.filter(comparison.modified),
             removed: self.reset.filter(comparison.removed),
+            is_nameless: comparison.is_nameless,
         }
     }
 }
@@ -164,6 +167,9 @@ impl Write<'_> {
 /// Keeps `managed` true after `live` became `new` by anything but an apply. An unchanged object changes nothing.
 pub fn update(write: &Write<'_>, live: &Object, new: &Object, managed: &mut Vec<Managed>) -> Result<(), ApplyError> {
     let change = write.take(live, new, managed, |_| false, true)?;
+    if change.is_nameless {
+        return Err(ApplyError::Nameless);
+    }
     if change.is_same() {
         return Ok(());
     }

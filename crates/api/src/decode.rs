@@ -68,7 +68,7 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
         let zero = match &field.shape {
             _ if map.contains_key(field.name.as_ref()) => continue,
             Shape::Object(inner) => Value::Object(zero(inner)),
-            Shape::Time | Shape::MicroTime if !field.required => Value::Null,
+            Shape::Time | Shape::MicroTime => Value::Null,
             Shape::Quantity => "0".into(),
             Shape::IntOrString => 0.into(),
             _ => continue,
@@ -147,7 +147,7 @@ fn keeps_zero(field: &Field, value: &Value) -> bool {
     match field.shape {
         // An empty list of managers asks that all be forgotten.
         Shape::List(_) if field.name == "managedFields" => true,
-        Shape::List(_) | Shape::Map(_) => field.required || field.zero == Zero::Null,
+        Shape::List(_) | Shape::Map(_) => field.required || matches!(field.zero, Zero::Null | Zero::Kept),
         Shape::Object(_) | Shape::Any | Shape::SchemaOr(_) | Shape::IntOrString => true,
         _ => field.required || field.zero != Zero::Omitted || value.is_object(),
     }

@@ -1,5 +1,6 @@
 //! What Kubernetes objects are, without I/O: kinds, schemas, metadata, selectors, quantities, patches, codecs.
 
+pub mod addresses;
 pub mod apply;
 pub mod cron;
 pub mod decode;

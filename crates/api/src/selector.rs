@@ -1,5 +1,7 @@
 //! Label and field selectors: parsing with upstream's grammar and messages, and matching.
 
+mod parse;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -33,14 +35,18 @@ enum Operator {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    #[error("unable to parse requirement: found '{found}', expected: {expected}")]
-    Unexpected { found: String, expected: &'static str },
+    #[error("{0}")]
+    List(String),
+    #[error("unable to parse requirement: {0}")]
+    Requirement(String),
     #[error("\"{0}\" is not a valid label selector operator")]
     Operator(String),
-    #[error("values: Invalid value: [{0}]: for 'Gt', 'Lt' operators, the value must be an integer")]
-    NotInteger(String),
-    #[error("invalid field selector: \"{0}\"; can't understand it")]
-    Field(String),
+    #[error("invalid selector: '{0}'; can't understand '{1}'")]
+    Field(String, String),
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    Escape(String),
+    #[error("invalid field selector: unescaped character in value: {0}")]
+    Unescaped(u32),
     #[error("field label not supported: {0}")]
     UnsupportedField(String),
 }
@@ -56,19 +62,7 @@ impl Selector {
 
     /// `a=b, c!=d, e in (f, g), h, !i, j>1`
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let tokens = tokenize(text);
-        let mut tokens = tokens.iter().map(String::as_str).peekable();
-        let mut requirements = Vec::new();
-        while let Some(token) = tokens.next() {
-            requirements.push(requirement(token, &mut tokens)?);
-            match tokens.next() {
-                None => break,
-                Some(",") if tokens.peek().is_some() => (),
-                Some(",") => return Err(unexpected("", "identifier after ','")),
-                Some(found) => return Err(unexpected(found, "',' or 'end of string'")),
-            }
-        }
-        Ok(Self { requirements, nothing: false })
+        Ok(Self { requirements: parse::requirements(text)?, nothing: false })
     }
 
     /// Exactly these labels, as a Service or ReplicationController selects.
@@ -127,88 +121,6 @@ impl Requirement {
     }
 }
 
-fn unexpected(found: &str, expected: &'static str) -> SelectorError {
-    SelectorError::Unexpected { found: found.to_owned(), expected }
-}
-
-fn tokenize(text: &str) -> Vec<String> {
-    let mut tokens = Vec::new();
-    let mut chars = text.chars().peekable();
-    while let Some(&c) = chars.peek() {
-        if c.is_whitespace() {
-            chars.next();
-        } else if "(),".contains(c) {
-            tokens.push(c.to_string());
-            chars.next();
-        } else {
-            let special = "=!<>".contains(c);
-            let mut token = String::new();
-            while let Some(&c) = chars.peek() {
-                if c.is_whitespace() || "(),".contains(c) || "=!<>".contains(c) != special {
-                    break;
-                }
-                token.push(c);
-                chars.next();
-                if special && token == "!" && chars.peek() != Some(&'=') {
-                    break;
-                }
-            }
-            tokens.push(token);
-        }
-    }
-    tokens
-}
-
-fn requirement<'a>(
-    token: &'a str,
-    tokens: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>,
-) -> Result<Requirement, SelectorError> {
-    let is_name = |token: &str| !token.is_empty() && !token.contains(['=', '!', '<', '>', '(', ')', ',']);
-    let require = |key: &str, operator, values| Ok(Requirement { key: key.to_owned(), operator, values });
-    if token == "!" {
-        let key = tokens.next().filter(|key| is_name(key)).ok_or_else(|| unexpected("!", "identifier"))?;
-        return require(key, Operator::DoesNotExist, Vec::new());
-    }
-    if !is_name(token) {
-        return Err(unexpected(token, "!, identifier, or 'end of string'"));
-    }
-    let operator = match tokens.peek().copied() {
-        None | Some(",") => return require(token, Operator::Exists, Vec::new()),
-        Some("=" | "==" | "in") => Operator::In,
-        Some("!=" | "notin") => Operator::NotIn,
-        Some(">") => Operator::GreaterThan,
-        Some("<") => Operator::LessThan,
-        Some(other) => return Err(unexpected(other, "in, notin, =, ==, !=, gt, lt")),
-    };
-    let is_set = matches!(tokens.next(), Some("in" | "notin"));
-    if is_set {
-        return require(token, operator, value_set(tokens)?);
-    }
-    // `key=` selects the empty value.
-    let value = tokens.next_if(|next| is_name(next)).unwrap_or_default().to_owned();
-    if matches!(operator, Operator::GreaterThan | Operator::LessThan) && value.parse::<i64>().is_err() {
-        return Err(SelectorError::NotInteger(value));
-    }
-    require(token, operator, vec![value])
-}
-
-fn value_set<'a>(
-    tokens: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>,
-) -> Result<Vec<String>, SelectorError> {
-    if tokens.next() != Some("(") {
-        return Err(unexpected("", "'('"));
-    }
-    let mut values = Vec::new();
-    loop {
-        match tokens.next() {
-            Some(")") => return Ok(values),
-            Some(",") => (),
-            Some(value) if value != "(" => values.push(value.to_owned()),
-            found => return Err(unexpected(found.unwrap_or_default(), "',' or ')'")),
-        }
-    }
-}
-
 /// `metadata.name=a,status.phase!=Running`: requirements on selectable fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector(pub Vec<FieldRequirement>);
@@ -227,12 +139,9 @@ impl FieldSelector {
             if term.is_empty() {
                 continue;
             }
-            let parts = [("!=", false), ("==", true), ("=", true)]
-                .into_iter()
-                .find_map(|(operator, equals)| term.split_once(operator).map(|(field, value)| (field, value, equals)));
-            let (field, value, equals) = parts.ok_or_else(|| SelectorError::Field(text.to_owned()))?;
-            let value = value.replace("\\,", ",").replace("\\=", "=").replace("\\\\", "\\");
-            requirements.push(FieldRequirement { field: field.trim().to_owned(), equals, value });
+            let (field, equals, value) =
+                split_term(&term).ok_or_else(|| SelectorError::Field(text.to_owned(), term.clone()))?;
+            requirements.push(FieldRequirement { field: field.to_owned(), equals, value: unescaped(value)? });
         }
         Ok(Self(requirements))
     }
@@ -250,6 +159,36 @@ impl FieldSelector {
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|r| r.equals && r.field == field).map(|r| r.value.as_str())
     }
+}
+
+/// At the first operator that there is.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    let at = |(index, _): (usize, char)| {
+        let (field, rest) = term.split_at_checked(index)?;
+        let operators = [("!=", false), ("==", true), ("=", true)];
+        operators.iter().find_map(|(operator, equals)| Some((field, *equals, rest.strip_prefix(operator)?)))
+    };
+    term.char_indices().find_map(at)
+}
+
+fn unescaped(value: &str) -> Result<String, SelectorError> {
+    let mut out = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c @ ('\\' | ',' | '=')) => out.push(c),
+                other => {
+                    return Err(SelectorError::Escape(
+                        other.into_iter().fold("\\".to_owned(), |text, c| text + &c.to_string()),
+                    ));
+                }
+            },
+            ',' | '=' => return Err(SelectorError::Unescaped(c.into())),
+            c => out.push(c),
+        }
+    }
+    Ok(out)
 }
 
 fn split_unescaped(text: &str) -> Vec<String> {

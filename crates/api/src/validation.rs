@@ -1,9 +1,12 @@
 //! Rules that names, labels and annotations keep everywhere, with upstream's messages.
 
+mod object_meta;
+
+pub use self::object_meta::{Again, annotations, object_meta, object_meta_update};
+use crate::addresses;
 use serde_json::Value;
 
 use crate::field::{FieldError, Path};
-use crate::object::{Object, ObjectExt};
 
 pub const LABEL_MAX: usize = 63;
 pub const SUBDOMAIN_MAX: usize = 253;
@@ -25,6 +28,8 @@ pub enum NameRule {
     /// Anything that is safe in a path: RBAC names.
     PathSegment,
     IpAddress,
+    /// A key of a config map.
+    ConfigKey,
 }
 
 impl NameRule {
@@ -33,10 +38,23 @@ impl NameRule {
         match self {
             Self::Subdomain => is_subdomain(name),
             Self::Label | Self::Namespace => is_label(name),
+            Self::ConfigKey => is_config_key(name),
             Self::Dns1035 => is_dns_1035(name),
             Self::PathSegment => is_path_segment(name),
-            Self::IpAddress if name.parse::<std::net::IpAddr>().is_ok() => Vec::new(),
-            Self::IpAddress => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()],
+            Self::IpAddress => addresses::strict_complaint(name).into_iter().collect(),
+        }
+    }
+
+    /// What is wrong with what a generated name begins with.
+    fn check_prefix(self, prefix: &str) -> Vec<String> {
+        match self {
+            Self::PathSegment if matches!(prefix, "." | "..") => Vec::new(),
+            Self::PathSegment | Self::ConfigKey | Self::IpAddress => self.check(prefix),
+            // Upstream puts a letter in place of a dash at the end, and of what comes before it.
+            _ => match prefix.strip_suffix('-').map(|rest| rest.char_indices().next_back()) {
+                Some(Some((last, _))) => self.check(&format!("{}a", prefix.get(..last).unwrap_or_default())),
+                _ => self.check(prefix),
+            },
         }
     }
 }
@@ -201,167 +219,6 @@ pub fn labels(labels: Option<&Value>, path: &Path) -> Vec<FieldError> {
         let value = value.as_str().unwrap_or_default();
         errors.extend(is_label_value(value).into_iter().map(|e| FieldError::invalid(path, value, e)));
     }
-    errors
-}
-
-/// The rules of ObjectMeta on creation.
-pub fn object_meta(object: &Object, namespaced: bool, rule: NameRule) -> Vec<FieldError> {
-    let path = Path::new("metadata");
-    let mut errors = generated(object, rule);
-    match object.name() {
-        "" => errors.push(FieldError::required(&path.child("name"), "name or generateName is required")),
-        name => {
-            let found = rule.check(name).into_iter();
-            errors.extend(found.map(|e| FieldError::invalid(&path.child("name"), name, e)));
-        }
-    }
-    match (namespaced, object.namespace()) {
-        (true, "") => errors.push(FieldError::required(&path.child("namespace"), "")),
-        (true, namespace) => {
-            let found = is_label(namespace).into_iter();
-            errors.extend(found.map(|e| FieldError::invalid(&path.child("namespace"), namespace, e)));
-        }
-        (false, "") => (),
-        (false, _) => errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type")),
-    }
-    if let Some(generation) = object.at(&["metadata", "generation"]).and_then(Value::as_i64).filter(|g| *g < 0) {
-        let why = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&path.child("generation"), generation, why));
-    }
-    errors.extend(labels(object.at(&["metadata", "labels"]), &path.child("labels")));
-    errors.extend(annotations(object.at(&["metadata", "annotations"]), &path.child("annotations")));
-    errors.extend(owners(object.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences")));
-    errors.extend(finalizers(object, &path.child("finalizers")));
-    errors
-}
-
-fn generated(object: &Object, rule: NameRule) -> Vec<FieldError> {
-    let generate = object.text(&["metadata", "generateName"]);
-    if generate.is_empty() {
-        return Vec::new();
-    }
-    // The generated suffix begins with a letter or digit, so a trailing dash is fine here.
-    let trimmed = generate.trim_end_matches('-');
-    let found = rule.check(if trimmed.is_empty() { "a" } else { trimmed });
-    found.into_iter().map(|e| FieldError::invalid("metadata.generateName", generate, e)).collect()
-}
-
-/// A reference to an owner with its fields in upstream's order, in which messages show it.
-fn owner_text(owner: &Object) -> String {
-    const FIELDS: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
-    let is_shown = |field: &str| field != "controller" && field != "blockOwnerDeletion";
-    let shown = FIELDS.iter().filter_map(|field| match owner.get(*field) {
-        Some(value) => Some(format!("{field:?}:{value}")),
-        None => is_shown(field).then(|| format!("{field:?}:\"\"")),
-    });
-    format!("{{{}}}", shown.collect::<Vec<_>>().join(","))
-}
-
-fn shown_as(mut error: FieldError, value: String) -> FieldError {
-    error.value = value;
-    error
-}
-
-/// Owners are named in full, and one of them at most is the controller.
-fn owners(owners: Option<&Value>, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut controller = None;
-    for owner in owners.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object) {
-        // Upstream tells of the list here, not of the place in it.
-        for (field, message) in [("apiVersion", "version must not be empty"), ("kind", "must not be empty")] {
-            if owner.text(&[field]).is_empty() {
-                errors.push(FieldError::invalid(&path.child(field), "", message));
-            }
-        }
-        for field in ["name", "uid"] {
-            if owner.text(&[field]).is_empty() {
-                errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
-            }
-        }
-        if (owner.text(&["apiVersion"]), owner.text(&["kind"])) == ("v1", "Event") {
-            let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(shown_as(FieldError::invalid(path, "", why), owner_text(owner)));
-        }
-        if owner.get("controller") == Some(&Value::Bool(true)) {
-            let name = owner.text(&["kind"]).to_owned() + "/" + owner.text(&["name"]);
-            match &controller {
-                Some(first) => {
-                    let why = format!(
-                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
-                    );
-                    let all = owners.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
-                    let shown = format!("[{}]", all.map(owner_text).collect::<Vec<_>>().join(","));
-                    errors.push(shown_as(FieldError::invalid(path, "", why), shown));
-                }
-                None => controller = Some(name),
-            }
-        }
-    }
-    errors
-}
-
-pub fn annotations(annotations: Option<&Value>, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut total = 0;
-    for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
-        let found = is_qualified_name(&key.to_lowercase()).into_iter();
-        errors.extend(found.map(|e| FieldError::invalid(path, key.as_str(), e)));
-        total += key.len() + value.as_str().map_or(0, str::len);
-    }
-    if total > ANNOTATIONS_MAX {
-        errors.push(FieldError::too_long(path, ANNOTATIONS_MAX));
-    }
-    errors
-}
-
-fn finalizers(object: &Object, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (index, name) in object.finalizers().into_iter().enumerate() {
-        let at = path.index(index);
-        errors.extend(is_qualified_name(name).into_iter().map(|e| FieldError::invalid(&at, name, e)));
-        let is_standard = matches!(name, "kubernetes" | "orphan" | "foregroundDeletion");
-        if !name.contains('/') && !is_standard && is_core(object) {
-            let why = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(&at, name, why));
-        }
-    }
-    errors
-}
-
-/// Upstream's own kinds are held to more than those that extend it.
-fn is_core(object: &Object) -> bool {
-    let version = object.text(&["apiVersion"]);
-    let (group, version) = version.split_once('/').unwrap_or(("", version));
-    !matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io")
-        && crate::schema::of_kind(group, version, object.text(&["kind"])).is_some()
-}
-
-/// What an update may not change in metadata.
-pub fn object_meta_update(new: &Object, old: &Object, rule: NameRule) -> Vec<FieldError> {
-    const MESSAGE: &str = "field is immutable";
-    let path = Path::new("metadata");
-    let mut errors = generated(new, rule);
-    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        let (now, before) = (new.at(&["metadata", field]), old.at(&["metadata", field]));
-        if now != before {
-            let value = now.cloned().unwrap_or(Value::Null);
-            errors.push(FieldError::invalid(&path.child(field), value, MESSAGE));
-        }
-    }
-    if old.is_terminating() {
-        let before = old.finalizers();
-        let added: Vec<&str> = new.finalizers().into_iter().filter(|f| !before.contains(f)).collect();
-        if !added.is_empty() {
-            errors.push(FieldError::forbidden(
-                &path.child("finalizers"),
-                format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}", added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ")),
-            ));
-        }
-    }
-    errors.extend(labels(new.at(&["metadata", "labels"]), &path.child("labels")));
-    errors.extend(annotations(new.at(&["metadata", "annotations"]), &path.child("annotations")));
-    errors.extend(owners(new.at(&["metadata", "ownerReferences"]), &path.child("ownerReferences")));
-    errors.extend(finalizers(new, &path.child("finalizers")));
     errors
 }
 

@@ -220,16 +220,15 @@ pub(crate) async fn judge(
     Ok(())
 }
 
-/// The plugins that only judge; and the choice of what the object is to hold, for the write to claim.
-pub(crate) async fn validate(
+/// Chooses what the object is to hold, for the write to claim.
+pub(crate) async fn choose(
     server: &Arc<ApiServer>,
     attributes: &Attributes<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
-    judge(server, attributes, object).await?;
-    if attributes.is("", "services") && attributes.operation != Operation::Delete {
-        server.feed.current().await.map_err(crate::server::store_error)?;
-        return allocate::service(server, attributes, object);
+    if !attributes.is("", "services") {
+        return Ok(());
     }
-    Ok(())
+    server.feed.current().await.map_err(crate::server::store_error)?;
+    allocate::service(server, attributes, object)
 }

@@ -6,9 +6,9 @@ pub(crate) mod local_apis;
 mod policy;
 mod trust;
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use api::addresses::Range;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
@@ -63,6 +63,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking"}, "data": {"since": since},
     });
     wanted.push(("", "configmaps", "kube-system", tracking));
+    wanted.push(("networking.k8s.io", "servicecidrs", "", service_cidr(server)));
     ensure_all(server, wanted).await?;
     local_apis::remove_old(server).await?;
     server.health.reach(Phase::Bootstrapped);
@@ -74,6 +75,21 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     crate::master_leases::start(server).await?;
     server.health.reach(Phase::Published);
     Ok(())
+}
+
+/// The range that services get their addresses from, as an object beside those that users add.
+fn service_cidr(server: &ApiServer) -> Value {
+    let range = service_range(server).masked().to_string();
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes default Service CIDR is ready",
+        "lastTransitionTime": crate::handlers::now(),
+    });
+    json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [range]}, "status": {"conditions": [ready]}})
+}
+
+fn service_range(server: &ApiServer) -> Range {
+    let (address, bits) = server.config.service_cluster_ip_range;
+    Range { address, bits }
 }
 
 /// One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
@@ -148,18 +164,15 @@ pub(crate) async fn ensure(
 
 /// Pods reach the API servers as `kubernetes.default`.
 pub(crate) async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
-    let config = &server.config;
-    let port = config.secure_port;
-    let first = match config.service_cluster_ip_range.0 {
-        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
-        v6 => v6,
-    };
+    let port = server.config.secure_port;
+    let first = service_range(server).nth(1);
+    let family = if first.is_ipv4() { "IPv4" } else { "IPv6" };
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({
         "metadata": {"name": "kubernetes", "labels": labels},
         "spec": {
             "clusterIP": first.to_string(), "clusterIPs": [first.to_string()], "type": "ClusterIP", "sessionAffinity": "None",
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "ipFamilies": [family], "ipFamilyPolicy": "SingleStack",
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
         },
     });

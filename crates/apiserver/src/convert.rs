@@ -148,6 +148,19 @@ pub(crate) fn autoscaler_from_v1(object: &Object) -> Object {
     object
 }
 
+/// Leaves what an autoscaler of the first version carries of its status, or of its spec, as it was.
+pub(crate) fn keep_autoscaler_part(new: &mut Object, old: Option<&Object>, is_status: bool) {
+    if new.get("apiVersion").is_some_and(|version| version == "autoscaling/v1") {
+        autoscaling::keep(new, old, is_status);
+    }
+}
+
+/// An autoscaler of the first version as it is after the way there and back: with its default, and what it carries in one form.
+pub(crate) fn settle_autoscaler_in_v1(object: &mut Object) {
+    autoscaling::from_v1(object);
+    autoscaling::to_v1(object);
+}
+
 /// A claim or slice in the shape of resource.k8s.io/v1, whatever its version.
 pub(crate) fn resource_in_v1(object: &Object) -> Cow<'_, Object> {
     if object.get("apiVersion").is_none_or(|version| version != "resource.k8s.io/v1beta1") {

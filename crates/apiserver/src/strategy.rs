@@ -9,6 +9,7 @@ mod batch;
 mod certificates;
 mod check;
 mod conditions;
+mod coordination;
 mod core;
 pub(crate) mod definitions;
 mod events;
@@ -26,7 +27,7 @@ mod policy;
 mod quota;
 mod rbac;
 mod resource;
-mod service;
+pub(crate) mod service;
 mod storage;
 mod trust_bundles;
 mod volume_sources;
@@ -36,9 +37,8 @@ pub use self::pod_validation::allow_privileged;
 
 pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
 pub(crate) use self::pod::qos_class;
-pub(crate) use self::service::needs_health_check;
 use api::field::{FieldError, Path};
-use api::validation::NameRule;
+use api::validation::{Again, NameRule};
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
@@ -68,6 +68,11 @@ pub(crate) trait Strategy: Send + Sync {
 
     /// It counts changes of annotations too.
     fn counts_annotations(&self) -> bool {
+        false
+    }
+
+    /// It counts changes of labels too.
+    fn counts_labels(&self) -> bool {
         false
     }
 
@@ -186,7 +191,8 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("", "secrets") => &core::Secrets,
         ("", "configmaps") => &core::ConfigMaps,
         ("", "serviceaccounts") => &core::ServiceAccounts,
-        ("" | "events.k8s.io", "events") => &events::Events,
+        ("", "events") => &events::CORE,
+        ("events.k8s.io", "events") => &events::NEW,
         ("", "limitranges") => &quota::LimitRanges,
         ("", "resourcequotas") => &quota::ResourceQuotas,
         ("", "persistentvolumes") => &storage::PersistentVolumes,
@@ -202,7 +208,8 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("autoscaling", "horizontalpodautoscalers") => &autoscaling::HorizontalPodAutoscalers,
         ("batch", "jobs") => &batch::Jobs,
         ("batch", "cronjobs") => &batch::CronJobs,
-        ("coordination.k8s.io", "leases") => &networking::Leases,
+        ("coordination.k8s.io", "leases") => &coordination::Leases,
+        ("coordination.k8s.io", "leasecandidates") => &coordination::LeaseCandidates,
         ("discovery.k8s.io", "endpointslices") => &networking::EndpointSlices,
         ("networking.k8s.io", "ingresses") => &networking::Ingresses,
         ("networking.k8s.io", "ingressclasses") => &networking::IngressClasses,
@@ -241,6 +248,38 @@ pub(crate) fn of(group: &str, plural: &str) -> &'static dyn Strategy {
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => &flowcontrol::FlowSchemas,
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => &flowcontrol::PriorityLevelConfigurations,
         _ => &Plain,
+    }
+}
+
+/// What a change of metadata is held to again by the kind itself; and whether it is by the rules that upstream's core shares.
+pub(crate) fn metadata_again(group: &str, plural: &str) -> (&'static [Again], bool) {
+    use Again::{Change, Whole};
+    match (group, plural) {
+        ("", "events") | ("policy", "poddisruptionbudgets") => (&[], false),
+        ("internal.apiserver.k8s.io", "storageversions") => (&[], true),
+        ("coordination.k8s.io", _) | ("apiextensions.k8s.io", "customresourcedefinitions") => (&[Change], false),
+        ("admissionregistration.k8s.io", _) => (&[Whole], false),
+        ("apiregistration.k8s.io", "apiservices") => (&[Change, Whole], false),
+        ("node.k8s.io", "runtimeclasses") => (&[Whole, Change], false),
+        ("", "limitranges")
+        | ("discovery.k8s.io", "endpointslices")
+        | ("flowcontrol.apiserver.k8s.io", _)
+        | ("storage.k8s.io", "volumeattachments" | "csinodes") => (&[Whole], true),
+        ("", "configmaps" | "endpoints" | "serviceaccounts" | "secrets" | "pods" | "persistentvolumeclaims")
+        | ("apps", "controllerrevisions")
+        | ("networking.k8s.io", "ingresses" | "ingressclasses")
+        | ("storage.k8s.io", "volumeattributesclasses") => (&[Change, Whole], true),
+        ("", "namespaces" | "nodes")
+        | ("batch", "jobs")
+        | ("networking.k8s.io", "ipaddresses")
+        | ("storage.k8s.io", "storageclasses" | "csistoragecapacities")
+        | ("rbac.authorization.k8s.io", _)
+        | ("resource.k8s.io", "resourceclaims" | "resourceclaimtemplates") => (&[Whole, Change], true),
+        ("", "persistentvolumes") => (&[Whole, Whole], true),
+        ("certificates.k8s.io", "certificatesigningrequests") | ("resource.k8s.io", "deviceclasses") => {
+            (&[Change, Change], true)
+        }
+        _ => (&[Change], true),
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Comparison {
     pub added: Fields,
     pub modified: Fields,
     pub removed: Fields,
+    /// Something that is new cannot be told apart from its like, so that nobody can manage it.
+    pub is_nameless: bool,
 }
 
 impl Comparison {
@@ -28,10 +30,12 @@ struct Parts {
     added: Node,
     modified: Node,
     removed: Node,
+    is_nameless: bool,
 }
 
 impl Parts {
     fn put(self, parent: &mut Self, key: &str) {
+        parent.is_nameless |= self.is_nameless;
         for (node, parent) in [
             (self.added, &mut parent.added),
             (self.modified, &mut parent.modified),
@@ -48,7 +52,12 @@ impl Parts {
 pub fn compare(old: &Object, new: &Object, schema: &Type) -> Comparison {
     let mut parts = Parts::default();
     fields(old, new, Form::Struct(schema), &mut parts);
-    Comparison { added: parts.added.children, modified: parts.modified.children, removed: parts.removed.children }
+    Comparison {
+        added: parts.added.children,
+        modified: parts.modified.children,
+        removed: parts.removed.children,
+        is_nameless: parts.is_nameless,
+    }
 }
 
 fn fields(old: &Object, new: &Object, form: Form<'_>, parts: &mut Parts) {
@@ -117,6 +126,7 @@ fn by_key<'a>(items: &'a [Value], form: Form<'_>) -> BTreeMap<String, Vec<&'a Va
 fn elements(old: &[Value], new: &[Value], form: Form<'_>, parts: &mut Parts) {
     let Some(inner) = form.element() else { return };
     let (left, right) = (by_key(old, form), by_key(new, form));
+    parts.is_nameless |= right.values().map(Vec::len).sum::<usize>() < new.len();
     let only_right = right.keys().filter(|key| !left.contains_key(*key));
     for key in left.keys().chain(only_right) {
         let l = left.get(key).map_or(&[][..], Vec::as_slice);

@@ -735,7 +735,7 @@ field("type", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NON
 field("value", (0, 2), true, Zero::Written, Int32, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_AUTOSCALING_V2_HPASCALINGRULES: Type = Type { name: Cow::Borrowed("io.k8s.api.autoscaling.v2.HPAScalingRules"), atomic: false, custom: None, fields: Cow::Borrowed(&[
-field("policies", (0, 2), false, Zero::Omitted, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGPOLICY)))), Topology::Atomic, Patch::NONE, None),
+field("policies", (0, 2), false, Zero::Kept, List(Ref::Static(&Object(Ref::Static(&API_AUTOSCALING_V2_HPASCALINGPOLICY)))), Topology::Atomic, Patch::NONE, None),
 field("selectPolicy", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
 field("stabilizationWindowSeconds", (0, 3), false, Zero::Kept, Int32, Topology::Default, Patch::NONE, None),
 field("tolerance", (0, 4), false, Zero::Omitted, Quantity, Topology::Default, Patch::NONE, None),

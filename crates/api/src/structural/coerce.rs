@@ -147,7 +147,7 @@ fn resource(map: &Map<String, Value>, path: &Path, errors: &mut Vec<FieldError>)
     }
     let namespaced = fitted.get("namespace").is_some_and(|namespace| namespace != "");
     let object = Map::from_iter([("metadata".to_owned(), Value::Object(fitted))]);
-    let found = validation::object_meta(&object, namespaced, validation::NameRule::PathSegment);
+    let found = validation::object_meta(&object, namespaced, validation::NameRule::PathSegment, false);
     errors.extend(found.into_iter().map(|mut error| {
         error.field = path.child(&error.field).to_string();
         error

@@ -10,6 +10,9 @@ const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const CARRIED: [&str; 4] = [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR];
+/// What of it is part of the status, and what of the spec.
+const OF_STATUS: [&str; 2] = [CURRENT_METRICS, CONDITIONS];
+const OF_SPEC: [&str; 2] = [METRICS, BEHAVIOR];
 
 /// A source of metrics: its type, its field, and its fields in both versions, in the order of the older one.
 type Source = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
@@ -207,6 +210,20 @@ pub(super) fn from_v1(object: &mut Object) {
         }
     }
     drop_carried(object);
+}
+
+/// Leaves the part that is not written as it was, where it is carried along; that of a new object is nothing.
+pub(super) fn keep(new: &mut Object, old: Option<&Object>, is_status: bool) {
+    for name in if is_status { OF_STATUS } else { OF_SPEC } {
+        let place = ["metadata", "annotations", name];
+        match old.and_then(|old| old.at(&place)).cloned() {
+            Some(kept) => drop(new.at_mut(&["metadata", "annotations"]).insert(name.into(), kept)),
+            None => new.remove_at(&place),
+        }
+    }
+    if new.at(&["metadata", "annotations"]).and_then(Value::as_object).is_some_and(Object::is_empty) {
+        new.remove_at(&["metadata", "annotations"]);
+    }
 }
 
 fn taken(object: &mut Object, path: &[&str]) -> Vec<Value> {

@@ -14,7 +14,7 @@ use super::queue_set::{QueueSet, Queuing};
 use super::rule::Rule;
 use super::{Distinguisher, FlowControl, Level, Limits, Plan, Room, Schema, now};
 use crate::bootstrap::{self, flow};
-use crate::field_manager::Tracking;
+use crate::field_manager::{FieldManager, Tracking};
 use crate::handlers::Writer;
 use crate::server::ApiServer;
 
@@ -241,13 +241,15 @@ async fn write_back(server: &Arc<ApiServer>, schemas: &[Object], levels: &[Objec
         let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
         let is_found = levels.iter().any(|known| known.name() == level && queuing(known).is_some());
         let Some(condition) = condition(schema, level, is_found) else { continue };
-        let tracking = Tracking::Update(MANAGER);
-        let writer = Writer { server, served, context: None, subresource: "status", dry_run: false, tracking };
-        let change = |current: &Object| {
-            let mut new = current.clone();
-            new.insert("status".into(), json!({"conditions": [condition]}));
-            Ok(new)
-        };
+        let (subresource, tracking) = ("status", Tracking::Applied);
+        let writer = Writer { server, served, context: None, subresource, dry_run: false, tracking };
+        let manager = FieldManager { registry: &server.registry, served, subresource };
+        let applied = json!({
+            "kind": served.info.kind, "apiVersion": served.info.api_version(),
+            "metadata": {"name": schema.name()}, "status": {"conditions": [condition]},
+        });
+        let Value::Object(applied) = applied else { continue };
+        let change = |current: &Object| manager.apply(Some(current), &applied, MANAGER, true, &crate::handlers::now());
         match writer.update("", schema.name(), change).await {
             Err(error) if error.reason == "NotFound" => (),
             written => drop(written?),

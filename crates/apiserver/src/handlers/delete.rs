@@ -9,8 +9,8 @@ use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 pub(crate) use self::options::DeleteOptions;
-use super::list::{Selection, asked_revision, list_meta};
-use super::{Writer, respond_object};
+use super::list::{Selection, page, page_meta};
+use super::{Writer, encode, respond_object};
 use crate::admission::{self, Operation};
 use crate::convert;
 use crate::field_manager::Tracking;
@@ -72,23 +72,20 @@ pub(super) async fn collection(
     let selection = Selection::of(served, context)?;
     let options = options::read(context, body).await?;
     let writer = writer(server, served, context, &options);
-    asked_revision(server, context).await?;
-    let snapshot = writer.cache()?.snapshot();
-    let mut items = Vec::new();
-    for stored in snapshot.objects.values() {
+    // What a list with these parameters would show is deleted: a page, where it is to be one.
+    let limit = usize::try_from(context.query.number("limit").unwrap_or(0)).unwrap_or(0);
+    let page = page(server, served, context, &selection, if selection.is_converted() { 0 } else { limit }).await?;
+    let mut shown = Vec::new();
+    for stored in &page.items {
         if !selection.selects(server, served, stored).await? {
             continue;
         }
         match writer.delete(stored.namespace(), stored.name(), &options).await {
-            Ok(Deleted::Gone(object) | Deleted::Pending(object)) => items.push(Value::Object(object)),
-            Err(error) if error.code == 404 => (),
-            Err(error) => return Err(error),
+            Err(error) if error.code != 404 => return Err(error),
+            _ => shown.push(convert::from_storage(server, served, stored).await?),
         }
     }
-    let list = json!({
-        "kind": served.list_kind, "apiVersion": served.info.api_version(),
-        "metadata": list_meta(served, server.feed.applied()), "items": items,
-    });
+    let list = encode::list(served, context, &accept, &shown, page_meta(served, &page))?;
     Ok(respond(StatusCode::OK, &accept, &list))
 }
 

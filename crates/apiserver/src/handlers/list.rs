@@ -1,5 +1,6 @@
 //! LIST: a consistent snapshot, selected and cut into pages.
 
+mod fields;
 mod token;
 
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ impl Selection {
             let (field, value) = ("metadata.name".to_owned(), context.info.name.clone());
             fields.0.push(api::selector::FieldRequirement { field, equals: true, value });
         }
-        for requirement in &fields.0 {
-            check_field(served, &requirement.field)?;
+        for requirement in &mut fields.0 {
+            requirement.field = fields::stored(served, &requirement.field)?.into_owned();
         }
         let is_converted = !served.is_storage_version()
             && served.custom().is_some_and(|custom| matches!(custom.definition.conversion, Conversion::Webhook(..)));
@@ -92,35 +93,15 @@ impl Selection {
     }
 }
 
-fn check_field(served: &Served, field: &str) -> Result<(), ApiError> {
-    if matches!(field, "metadata.name" | "metadata.namespace") {
-        return Ok(());
-    }
-    let (is_known, has_any) = match served.custom() {
-        Some(custom) => (custom.version().selectable.iter().any(|(name, _)| name == field), true),
-        None => {
-            let known = served.strategy().selectable_fields();
-            (known.contains(&field), !known.is_empty())
-        }
-    };
-    match (is_known, has_any) {
-        (true, _) => Ok(()),
-        (false, true) => Err(ApiError::bad_request(format!("field label not supported: {field}"))),
-        (false, false) => Err(ApiError::bad_request(format!(
-            "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-        ))),
-    }
-}
-
 const TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new \
                        list without the continue parameter, or use the continue token in this response to retrieve the \
                        remainder of the results. Continuing with the provided token results in an inconsistent list - \
                        objects that were created, modified, or deleted between the time the first chunk was returned and \
                        now may show up in the list.";
 
-struct Page {
+pub(super) struct Page {
     revision: i64,
-    items: Vec<Arc<Stored>>,
+    pub(super) items: Vec<Arc<Stored>>,
     next: Option<String>,
     remaining: Option<usize>,
 }
@@ -190,7 +171,7 @@ pub(super) fn list_meta(served: &Served, revision: i64) -> Value {
     meta
 }
 
-fn page_meta(served: &Served, page: &Page) -> Value {
+pub(super) fn page_meta(served: &Served, page: &Page) -> Value {
     let mut meta = list_meta(served, page.revision);
     if let (Some(next), Some(map)) = (&page.next, meta.as_object_mut()) {
         map.insert("continue".into(), next.clone().into());
@@ -201,7 +182,7 @@ fn page_meta(served: &Served, page: &Page) -> Value {
     meta
 }
 
-async fn page(
+pub(super) async fn page(
     server: &Arc<ApiServer>,
     served: &Served,
     context: &Context,

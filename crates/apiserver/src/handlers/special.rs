@@ -6,6 +6,7 @@ use ::http::{Response, StatusCode};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use super::list::Selection;
 use super::{Writer, eviction, now, review};
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::tokens;
@@ -208,6 +209,15 @@ async fn finalize(
 
 /// The health of the control plane, from the leases its parts renew and from the store, which is asked.
 async fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Value, ApiError> {
+    let selection = (context.info.verb == "list").then(|| Selection::of(served, context)).transpose()?;
+    // They have names, but neither labels nor a namespace.
+    let is_selected = |name: &'static str| match &selection {
+        Some(selection) => {
+            let field = |field: &str| if field == "metadata.name" { name } else { "" };
+            selection.labels.matches_by(|_| None) && selection.fields.matches(field)
+        }
+        None => context.info.name == name,
+    };
     let leases = server.registry.find("coordination.k8s.io", "v1", "leases").and_then(|leases| leases.cache.clone());
     let renewed = |name: &str| {
         let lease = leases.as_ref().and_then(|cache| cache.get(&format!("kube-system/{name}"))).map(|l| l.decode());
@@ -222,7 +232,7 @@ async fn component_statuses(server: &Arc<ApiServer>, served: &Served, context: &
     ];
     let statuses: Vec<Object> = parts
         .into_iter()
-        .filter(|(name, _)| context.info.name.is_empty() || context.info.name == *name)
+        .filter(|(name, _)| is_selected(name))
         .filter_map(|(name, health)| {
             let condition = match health {
                 Ok(()) => json!({"type": "Healthy", "status": "True", "message": "ok"}),

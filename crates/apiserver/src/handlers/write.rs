@@ -20,9 +20,11 @@ use crate::registry::Served;
 use crate::server::{ApiServer, ServerError, store_error};
 use crate::storage::{Beside, Cache, Precondition, Stored};
 use crate::strategy;
+use api::validation::Again;
 
 /// More lost races than this on one object mean that something is wrong.
 const MAX_RETRIES: usize = 100;
+const AFTER_ADMISSION: &str = " after mutating admission happens";
 const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 pub(crate) struct Writer<'a> {
@@ -60,6 +62,27 @@ impl Writer<'_> {
     fn field_manager(&self) -> FieldManager<'_> {
         let subresource = if self.tracking.is_scale() { "scale" } else { self.subresource };
         FieldManager { registry: &self.server.registry, served: self.served, subresource }
+    }
+
+    /// Leaves out owners that are named twice, and says so; `when` they were seen, where that is not at once.
+    fn drop_duplicate_owners(&self, object: &mut Object, when: &str) {
+        let owners = object.metadata().get_mut("ownerReferences").and_then(Value::as_array_mut);
+        let Some(owners) = owners.filter(|owners| owners.len() > 1) else { return };
+        let (mut known, mut twice): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
+        for owner in owners.drain(..) {
+            match known.contains(&owner) {
+                true => twice.push(owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned()),
+                false => known.push(owner),
+            }
+        }
+        *owners = known;
+        if !twice.is_empty() {
+            let twice = twice.join(", ");
+            self.warn(vec![format!(
+                ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and \
+                 may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {twice}"
+            )]);
+        }
     }
 
     /// Records who makes this write; before admission, whose changes are nobody's.
@@ -105,11 +128,13 @@ impl Writer<'_> {
         let shares_labels = self.served.strategy().shares_labels(&object);
         self.served.strategy().default(&mut object);
         api::decode::complete(&mut object, &self.served.schema);
+        self.drop_duplicate_owners(&mut object, "");
         self.track(None, &mut object);
         let (asked, begins) = (object.name().to_owned(), object.text(&["metadata", "generateName"]).to_owned());
         let mut attributes = self.attributes(Operation::Create, namespace, &asked, None);
         attributes.generate_name = &begins;
         admission::mutate(self.server, &attributes, &mut object).await?;
+        self.drop_duplicate_owners(&mut object, AFTER_ADMISSION);
         name_new_object(&mut object);
         let name = object.name().to_owned();
         attributes.name = &name;
@@ -127,25 +152,28 @@ impl Writer<'_> {
             object.metadata().insert("labels".into(), labels);
         }
         api::decode::complete_for_storage(&mut object, &self.served.schema);
+        let unchosen = attributes.is("", "services").then(|| object.clone());
+        admission::choose(self.server, &attributes, &mut object).await?;
         let mut errors: Vec<FieldError> =
             admission::devices::admin_access(self.server, &attributes, &object).await?.into_iter().collect();
-        let rule = self.served.strategy().name_rule();
-        errors.extend(api::validation::object_meta(&object, self.served.info.namespaced, rule));
+        let (namespaced, rule) = (self.served.info.namespaced, self.served.strategy().name_rule());
+        let (_, is_core) = self.metadata_again();
+        errors.extend(api::validation::object_meta(&object, namespaced, rule, is_core));
         errors.extend(self.served.strategy().judge_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
         self.warn(self.served.strategy().warnings(&object));
         for _ in 0..MAX_RETRIES {
-            // Another may claim what is chosen here before it is written: then the choice is made again.
-            let unchosen = attributes.is("", "services").then(|| object.clone());
-            admission::validate(self.server, &attributes, &mut object).await?;
+            admission::judge(self.server, &attributes, &object).await?;
             let charged = admission::quota::charge(self.server, &attributes, None, Some(&object)).await?;
             match self.insert(namespace, &name, &mut object, charged).await {
                 Ok(()) => return Ok(object),
                 Err(ServerError::Claimed(revision)) => {
-                    object = unchosen.unwrap_or(object);
+                    // Another claimed what was chosen before it was written: the choice is made again.
                     self.server.feed.reached(revision).await;
+                    object = unchosen.clone().unwrap_or(object);
+                    admission::choose(self.server, &attributes, &mut object).await?;
                 }
                 Err(ServerError::Unmet(_)) => {
                     return Err(ApiError::already_exists(self.served.group_resource(), &name));
@@ -189,13 +217,15 @@ impl Writer<'_> {
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
-        if !object.resource_version().is_empty() {
+        // What is only tried never reaches the store, which is who minds.
+        if !object.resource_version().is_empty() && !self.dry_run {
             return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         let metadata = object.metadata();
-        if self.served.info.namespaced {
-            metadata.insert("namespace".into(), namespace.into());
-        }
+        match self.served.info.namespaced {
+            true => metadata.insert("namespace".into(), namespace.into()),
+            false => metadata.remove("namespace"),
+        };
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             metadata.remove(field);
         }
@@ -242,18 +272,12 @@ impl Writer<'_> {
         if !asked.is_empty() && asked != old.resource_version() {
             return Err(ApiError::modified(self.served.group_resource(), name).into());
         }
-        if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
-            let (group, plural) = (&self.served.info.group, &self.served.info.plural);
-            // Upstream names the resource here, not the kind, and shows the number as it is in memory.
-            let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            error.value = "0".to_owned();
-            return Err(ApiError::invalid(group, plural, name, &[error]).into());
-        }
         let own_uid = new.uid();
         // A patch says what the object is to be, not which one is meant: there the identity is a field like others.
         let is_patch = self.context.is_some_and(|context| context.info.verb == "patch") && !self.tracking.is_scale();
         if !own_uid.is_empty() && own_uid != old.uid() && !is_patch {
-            let key = format!("/registry/{}/{}", self.served.info.storage_prefix(), self.served.key(namespace, name));
+            let root = if self.dry_run { "" } else { "/registry" };
+            let key = format!("{root}/{}/{}", self.served.info.storage_prefix(), self.served.key(namespace, name));
             let why = format!(
                 "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
                  failed: UID in precondition: {own_uid}, UID in object meta: {}",
@@ -261,9 +285,20 @@ impl Writer<'_> {
             );
             return Err(ApiError::conflict(self.served.group_resource(), name, why).into());
         }
+        if !is_patch {
+            self.drop_duplicate_owners(&mut new, "");
+        }
+        if asked.is_empty() && self.needs_version() && matches!(self.tracking, Tracking::Update(_)) {
+            let (group, plural) = (&self.served.info.group, &self.served.info.plural);
+            // Upstream names the resource here, not the kind, and shows the number as it is in memory.
+            let mut error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            error.value = "0".to_owned();
+            return Err(ApiError::invalid(group, plural, name, &[error]).into());
+        }
         keep_system_metadata(&mut new, old);
-        self.apply_scope(&mut new, old);
+        // Defaults are for what was sent, of which a subresource writes only its part.
         self.served.strategy().default(&mut new);
+        self.apply_scope(&mut new, old);
         api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name, Some(old));
@@ -271,7 +306,10 @@ impl Writer<'_> {
         let scale = self.tracking.is_scale().then(|| scale::of(self.served, old)).transpose()?;
         let of_scale = Attributes { subresource: "scale", old: scale.as_ref(), ..attributes };
         match scale {
-            None => admission::mutate(self.server, &attributes, &mut new).await?,
+            None => {
+                admission::mutate(self.server, &attributes, &mut new).await?;
+                self.drop_duplicate_owners(&mut new, AFTER_ADMISSION);
+            }
             Some(_) => {
                 let mut wanted = scale::of(self.served, &new)?;
                 admission::mutate(self.server, &of_scale, &mut wanted).await?;
@@ -279,6 +317,7 @@ impl Writer<'_> {
             }
         }
         escalation::check(self.server, &attributes, &new).await?;
+        admission::choose(self.server, &attributes, &mut new).await?;
         if self.subresource.is_empty() {
             self.served.strategy().prepare_for_update(&mut new, old);
         } else {
@@ -289,7 +328,9 @@ impl Writer<'_> {
         self.count_generation(&mut new, old);
         let mut errors: Vec<FieldError> =
             admission::devices::admin_access(self.server, &attributes, &new).await?.into_iter().collect();
-        errors.extend(api::validation::object_meta_update(&new, old, self.served.strategy().name_rule()));
+        let (namespaced, rule) = (self.served.info.namespaced, self.served.strategy().name_rule());
+        let (again, is_core) = self.metadata_again();
+        errors.extend(api::validation::object_meta_update(&new, old, namespaced, rule, is_core, again));
         if self.subresource.is_empty() {
             errors.extend(self.served.strategy().judge_update(&new, old));
         } else if self.subresource == "status" {
@@ -301,7 +342,7 @@ impl Writer<'_> {
         }
         self.warn(self.served.strategy().warnings_on_update(self.subresource, &new, old));
         match scale {
-            None => admission::validate(self.server, &attributes, &mut new).await?,
+            None => admission::judge(self.server, &attributes, &new).await?,
             Some(_) => admission::judge(self.server, &of_scale, &scale::of(self.served, &new)?).await?,
         }
         new.metadata().insert("resourceVersion".into(), old.resource_version().into());
@@ -312,6 +353,16 @@ impl Writer<'_> {
             return Ok(old.clone());
         }
         self.commit(&key, stored, new, charged).await
+    }
+
+    /// How the metadata of a change is looked at again: objects of definitions and parts of objects only for what may not change.
+    fn metadata_again(&self) -> (&'static [Again], bool) {
+        let info = &self.served.info;
+        match strategy::metadata_again(&info.group, &info.plural) {
+            _ if self.served.custom().is_some() => (&[Again::Change], false),
+            (_, is_core) if !self.subresource.is_empty() => (&[Again::Change], is_core),
+            whole => whole,
+        }
     }
 
     fn needs_version(&self) -> bool {
@@ -412,11 +463,13 @@ impl Writer<'_> {
             let fields = object.iter().filter(|(key, _)| counted(key));
             fields.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        let annotations = |object: &Object| object.at(&["metadata", "annotations"]).and_then(Value::as_object).cloned();
-        let is_annotated = self.served.strategy().counts_annotations()
-            && self.subresource.is_empty()
-            && annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default();
-        let generation = if content(new) == content(old) && !is_annotated { before } else { before + 1 };
+        let map = |object: &Object, field| object.at(&["metadata", field]).and_then(Value::as_object).cloned();
+        let differs = |field| map(new, field).unwrap_or_default() != map(old, field).unwrap_or_default();
+        let strategy = self.served.strategy();
+        let is_marked = self.subresource.is_empty()
+            && ((strategy.counts_annotations() && differs("annotations"))
+                || (strategy.counts_labels() && differs("labels")));
+        let generation = if content(new) == content(old) && !is_marked { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
 }
@@ -493,7 +546,11 @@ fn keep_system_metadata(new: &mut Object, old: &Object) {
             new.metadata().insert(field.into(), value.clone());
         }
     }
-    new.metadata().remove("selfLink");
+    for field in ["generation", "namespace"] {
+        if old.at(&["metadata", field]).is_none() {
+            new.metadata().remove(field);
+        }
+    }
 }
 
 /// `web-` becomes `web-x7k2p`; the base is cut so that the whole stays a valid label.

@@ -26,11 +26,11 @@ const RING_BYTES: usize = 16 << 20;
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
 /// So many watchers are woken at once.
-const GROUP: usize = 64;
+const GROUP: usize = 16;
 /// After how many times so many others get their turn who are none of this process.
-const COURTEOUS: usize = 2;
+const COURTEOUS: usize = 8;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
-const REST: Duration = Duration::from_micros(5);
+const REST: Duration = Duration::from_micros(4);
 const LONGEST_REST: Duration = Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.

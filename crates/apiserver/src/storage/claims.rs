@@ -26,26 +26,38 @@ pub(crate) fn of(service: &Object) -> BTreeMap<String, Bytes> {
         let Some(address) = address.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) else { continue };
         claims.insert(format!("{ADDRESSES}{address}"), ip_address(&address, namespace, name));
     }
-    for port in service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten() {
-        let Some(number) = port.get("nodePort").and_then(Value::as_u64).filter(|number| *number > 0) else { continue };
-        let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
-        claims.insert(format!("{NODE_PORTS}{protocol}/{number}"), format!("{namespace}/{name}").into());
-    }
-    let health_check = service.at(&["spec", "healthCheckNodePort"]).and_then(Value::as_u64);
-    if let Some(number) = health_check.filter(|number| *number > 0) {
-        claims.insert(format!("{NODE_PORTS}TCP/{number}"), format!("{namespace}/{name}").into());
+    for number in node_ports(service) {
+        claims.insert(format!("{NODE_PORTS}{number}"), format!("{namespace}/{name}").into());
     }
     claims
+}
+
+/// The numbers a service holds on every node: no other has one of them, for whatever protocol.
+pub(crate) fn node_ports(service: &Object) -> Vec<i64> {
+    let ports = service.at(&["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
+    let ports = ports.filter_map(|port| port.get("nodePort"));
+    let all = ports.chain(service.at(&["spec", "healthCheckNodePort"]));
+    all.filter_map(Value::as_i64).filter(|number| *number > 0).collect()
 }
 
 fn ip_address(address: &std::net::IpAddr, namespace: &str, name: &str) -> Bytes {
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let (managed_by, allocator) = MANAGED_BY;
+    let now = crate::handlers::now();
     let object = json!({
         "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1",
         "metadata": {
-            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": crate::handlers::now(),
+            "name": address.to_string(), "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": now,
             "labels": {"ipaddress.kubernetes.io/ip-family": family, managed_by: allocator},
+            "managedFields": [{
+                "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1", "time": now,
+                "fieldsType": "FieldsV1", "fieldsV1": {
+                    "f:metadata": {"f:labels": {
+                        ".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {},
+                    }},
+                    "f:spec": {"f:parentRef": {".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {}}},
+                },
+            }],
         },
         "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
     });
@@ -70,11 +82,11 @@ mod tests {
     fn a_service_claims_its_addresses_and_node_ports() {
         check(json!({"clusterIPs": ["10.96.0.7"]}), "/registry/ipaddresses/10.96.0.7");
         check(json!({"clusterIPs": ["None"]}), "");
-        check(json!({"healthCheckNodePort": 30009}), "/registry/ranges/servicenodeports/TCP/30009");
+        check(json!({"healthCheckNodePort": 30009}), "/registry/ranges/servicenodeports/30009");
         check(json!({"type": "ExternalName"}), "");
         check(
             json!({"clusterIPs": ["10.96.0.7"], "ports": [{"nodePort": 30001}, {"protocol": "UDP", "nodePort": 30001}, {"port": 1}]}),
-            "/registry/ipaddresses/10.96.0.7 /registry/ranges/servicenodeports/TCP/30001 /registry/ranges/servicenodeports/UDP/30001",
+            "/registry/ipaddresses/10.96.0.7 /registry/ranges/servicenodeports/30001",
         );
     }
 

@@ -71,10 +71,10 @@ fn match_defaults(object: &mut Object) {
 fn webhook(at: &At<'_>) {
     let name = at.field("name");
     if name.needed() {
-        for detail in is_subdomain(name.text()) {
-            name.invalid(detail);
-        }
-        if name.text().split('.').count() < 3 {
+        let details = is_subdomain(name.text());
+        if !details.is_empty() {
+            name.invalid(details.join(","));
+        } else if name.text().split('.').count() < 3 {
             name.invalid("should be a domain with at least three segments separated by dots");
         }
     }
@@ -277,7 +277,7 @@ impl Strategy for Policies {
         let mutating = object.text(&["kind"]).starts_with("Mutating");
         check(object, |at| {
             let spec = at.field("spec");
-            spec.field("failurePolicy").needed_one_of(&FAILURE_POLICIES);
+            spec.field("failurePolicy").one_of_if_set(&FAILURE_POLICIES);
             if spec.field("paramKind").exists() {
                 param_kind(&spec.field("paramKind"));
             }
@@ -323,7 +323,7 @@ fn resource_defaults(object: &mut Object, field: &str) {
 }
 
 fn matching(at: &At<'_>) {
-    at.field("matchPolicy").needed_one_of(&MATCH_POLICIES);
+    at.field("matchPolicy").one_of_if_set(&MATCH_POLICIES);
     at.field("namespaceSelector").selector();
     at.field("objectSelector").selector();
     for list in ["resourceRules", "excludeResourceRules"] {
@@ -491,6 +491,10 @@ impl Strategy for Bindings {
     }
 
     fn default(&self, object: &mut Object) {
+        let is_first = object.text(&["apiVersion"]).ends_with("/v1alpha1");
+        if is_first && object.at(&["spec", "paramRef"]).is_some() {
+            set_default(object, &["spec", "paramRef", "parameterNotFoundAction"], "Deny");
+        }
         resource_defaults(object, "matchResources");
     }
 

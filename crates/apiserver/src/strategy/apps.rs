@@ -371,14 +371,9 @@ impl Strategy for ReplicationControllers {
 pub(super) struct ControllerRevisions;
 
 impl Strategy for ControllerRevisions {
-    fn validate(&self, object: &Object) -> Vec<FieldError> {
-        check(object, |at| {
-            at.field("revision").not_negative();
-        })
-    }
-
     fn validate_create(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
+            at.field("revision").not_negative();
             let data = at.field("data");
             if !data.exists() {
                 data.required("data is mandatory");
@@ -389,7 +384,9 @@ impl Strategy for ControllerRevisions {
     }
 
     fn validate_update(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        fixed(new, old, &["data"])
+        let mut errors = check(new, |at| at.field("revision").not_negative());
+        errors.extend(fixed(new, old, &["data"]));
+        errors
     }
 }
 

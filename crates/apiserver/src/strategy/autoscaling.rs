@@ -29,6 +29,7 @@ impl Strategy for HorizontalPodAutoscalers {
         set_default(object, &["spec", "minReplicas"], 1);
         // The first version has no metrics but one.
         if object.text(&["apiVersion"]) == "autoscaling/v1" {
+            convert::settle_autoscaler_in_v1(object);
             return;
         }
         let cpu = json!({"type": "Resource", "resource": {
@@ -40,6 +41,18 @@ impl Strategy for HorizontalPodAutoscalers {
         if object.at(&["spec", "behavior"]).is_some() {
             behavior_defaults(object.at_mut(&["spec", "behavior"]));
         }
+    }
+
+    fn prepare_for_create(&self, object: &mut Object) {
+        convert::keep_autoscaler_part(object, None, true);
+    }
+
+    fn prepare_for_update(&self, new: &mut Object, old: &Object) {
+        convert::keep_autoscaler_part(new, Some(old), true);
+    }
+
+    fn prepare_part(&self, _subresource: &str, new: &mut Object, old: &Object) {
+        convert::keep_autoscaler_part(new, Some(old), false);
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use api::field::{FieldError, Path};
 use api::quantity::Quantity;
-use api::{Object, validation};
+use api::{Object, addresses, validation};
 use serde_json::Value;
 
 use super::internal;
@@ -15,8 +15,6 @@ static NULL: Value = Value::Null;
 const IMMUTABLE: &str = "field is immutable";
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 const PORT: &str = "must be between 1 and 65535, inclusive";
-const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-const CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 pub(super) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
@@ -255,35 +253,55 @@ impl<'a> At<'a> {
         self.extend(validation::labels(Some(self.value), &self.path));
     }
 
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        let found = self.text().parse().ok();
-        if found.is_none() {
-            self.invalid(IP);
-        }
-        found
+    /// An address; tells whether it is one.
+    pub(super) fn ip(&self) -> bool {
+        self.ip_unless(&[])
     }
 
-    pub(super) fn cidr(&self) -> bool {
-        let valid = is_cidr(self.text());
-        if !valid {
-            self.invalid(CIDR);
+    /// An address. One of `known`, which the object had before, may be what older servers allowed.
+    pub(super) fn ip_unless(&self, known: &[Value]) -> bool {
+        let complaint = addresses::complaint(self.text()).filter(|_| !known.contains(self.value));
+        if let Some(detail) = complaint {
+            self.complain(FieldError::invalid(&self.path, self.text(), detail));
         }
-        valid
+        complaint.is_none()
+    }
+
+    /// A range of addresses; tells whether it is one.
+    pub(super) fn cidr(&self) -> bool {
+        self.cidr_unless(&[])
+    }
+
+    pub(super) fn cidr_unless(&self, known: &[Value]) -> bool {
+        let complaint = addresses::range_complaint(self.text()).filter(|_| !known.contains(self.value));
+        if let Some(detail) = complaint {
+            self.complain(FieldError::invalid(&self.path, self.text(), detail));
+        }
+        complaint.is_none()
+    }
+
+    pub(super) fn not_an_address(&self) {
+        if addresses::lenient(self.text()).is_some() {
+            self.invalid("must be a DNS name, not an IP address");
+        }
     }
 
     /// An address that a pod or machine can be reached at from elsewhere.
-    pub(super) fn reachable_ip(&self) {
-        let Some(address) = self.ip() else { return };
+    pub(super) fn endpoint_ip(&self) {
+        let Some(address) = addresses::lenient(self.text()).map(|address| address.to_canonical()) else {
+            self.invalid("must be a valid IP address");
+            return;
+        };
         let local = match address {
             IpAddr::V4(v4) => v4.is_link_local(),
             IpAddr::V6(v6) => v6.is_unicast_link_local(),
         };
         let multicast = match address {
             IpAddr::V4(v4) => v4.octets().starts_with(&[224, 0, 0]),
-            IpAddr::V6(v6) => v6.segments().first() == Some(&0xff02),
+            IpAddr::V6(v6) => v6.segments().first().is_some_and(|first| first & 0xff0f == 0xff02),
         };
         if address.is_unspecified() {
-            self.invalid(format!("may not be unspecified ({address})"));
+            self.invalid(format!("may not be unspecified ({})", self.text()));
         }
         if address.is_loopback() {
             self.invalid("may not be in the loopback range (127.0.0.0/8, ::1/128)");
@@ -374,10 +392,13 @@ pub(super) fn unique<'a>(places: impl IntoIterator<Item = At<'a>>) {
     }
 }
 
-pub(super) fn is_cidr(text: &str) -> bool {
-    let Some((address, bits)) = text.split_once('/') else { return false };
-    let (Ok(address), Ok(bits)) = (address.parse::<IpAddr>(), bits.parse::<u8>()) else { return false };
-    bits <= if address.is_ipv4() { 32 } else { 128 }
+/// A struct as upstream keeps it, for what is shown of it whole: each field by both its names, with what stands for none.
+pub(super) fn shown(value: &Value, fields: &[(&str, &str, &str)]) -> String {
+    let parts = fields.iter().map(|(kept, name, none)| {
+        let value = value.get(name).filter(|value| !value.is_null());
+        format!("{kept:?}:{}", value.map_or((*none).to_owned(), ToString::to_string))
+    });
+    api::field::escaped(&format!("{{{}}}", parts.collect::<Vec<_>>().join(",")))
 }
 
 fn is_percent(text: &str) -> bool {

@@ -28,6 +28,8 @@ impl Strategy for Namespaces {
     }
 
     fn prepare_for_create(&self, object: &mut Object) {
+        // The name may have been made only now.
+        self.default(object);
         object.insert("status".into(), json!({"phase": "Active"}));
         let has_own = object
             .at(&["spec", "finalizers"])

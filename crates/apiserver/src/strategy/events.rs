@@ -1,35 +1,58 @@
 //! Events, of both groups: one kind, whose fields have two sets of names.
 
 use api::field::FieldError;
-use api::validation::{is_qualified_name, is_subdomain};
+use api::validation::{NameRule, is_qualified_name, is_subdomain};
 use api::{Object, ObjectExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Strategy;
-use super::check::{At, check};
+use super::check::{At, check, shown};
 
 /// Of upstream's, in characters.
 const LIMITS: [(&str, usize); 3] = [("reportingInstance", 128), ("action", 128), ("reason", 128)];
 const NOTE_LIMIT: usize = 1024;
-/// What is checked as one field, by its name in core/v1 and in events.k8s.io/v1.
-const FIXED: [(&str, &str); 9] = [
-    ("involvedObject", "regarding"),
-    ("reason", "reason"),
-    ("message", "note"),
-    ("type", "type"),
-    ("eventTime", "eventTime"),
-    ("action", "action"),
-    ("related", "related"),
-    ("reportingController", "reportingController"),
-    ("reportingInstance", "reportingInstance"),
+/// What may not change, as it is called and by its name in events.k8s.io/v1, with what stands for none; upstream looks at the reason
+/// twice.
+const FIXED: [(&str, &str, &str); 14] = [
+    ("involvedObject", "regarding", "{}"),
+    ("reason", "reason", "\"\""),
+    ("message", "note", "\"\""),
+    ("source", "deprecatedSource", "{}"),
+    ("firstTimestamp", "deprecatedFirstTimestamp", "null"),
+    ("lastTimestamp", "deprecatedLastTimestamp", "null"),
+    ("count", "deprecatedCount", "0"),
+    ("reason", "reason", "\"\""),
+    ("type", "type", "\"\""),
+    ("eventTime", "eventTime", "null"),
+    ("action", "action", "\"\""),
+    ("related", "related", "null"),
+    ("reportingController", "reportingController", "\"\""),
+    ("reportingInstance", "reportingInstance", "\"\""),
 ];
+/// A reference to an object, and who tells, as upstream keeps them.
+const REFERENCE: [(&str, &str, &str); 7] = [
+    ("Kind", "kind", "\"\""),
+    ("Namespace", "namespace", "\"\""),
+    ("Name", "name", "\"\""),
+    ("UID", "uid", "\"\""),
+    ("APIVersion", "apiVersion", "\"\""),
+    ("ResourceVersion", "resourceVersion", "\"\""),
+    ("FieldPath", "fieldPath", "\"\""),
+];
+const SOURCE: [(&str, &str, &str); 2] = [("Component", "component", "\"\""), ("Host", "host", "\"\"")];
 const DEPRECATED: [(&str, &str); 3] = [
     ("firstTimestamp", "deprecatedFirstTimestamp"),
     ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"),
 ];
 
-pub(super) struct Events;
+/// Those of core/v1 are called as their clients like.
+pub(super) static CORE: Events = Events { rule: NameRule::PathSegment };
+pub(super) static NEW: Events = Events { rule: NameRule::Subdomain };
+
+pub(super) struct Events {
+    rule: NameRule,
+}
 
 impl Strategy for Events {
     fn selectable_fields(&self) -> &'static [&'static str] {
@@ -46,6 +69,10 @@ impl Strategy for Events {
             "source",
             "type",
         ]
+    }
+
+    fn name_rule(&self) -> NameRule {
+        self.rule
     }
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
@@ -85,10 +112,21 @@ impl Strategy for Events {
             if new.get("series") != old.get("series") {
                 series(&at);
             }
-            for (told, name) in FIXED {
-                if new.get(name) != old.get(name) {
-                    let value = new.get(name).cloned().unwrap_or_default();
-                    at.complain(FieldError::invalid(told, value, "field is immutable"));
+            for (told, name, none) in FIXED {
+                let value = |object: &Object| object.get(name).filter(|value| !value.is_null()).cloned();
+                let (now, before) = (value(new), value(old));
+                let is_set =
+                    |value: &Option<Value>| value.as_ref().is_some_and(|value| told == "related" || is_some(value));
+                if now != before && (is_set(&now) || is_set(&before)) {
+                    let mut error = FieldError::invalid(told, now.clone().unwrap_or_default(), "field is immutable");
+                    match (told, &now) {
+                        ("related", None) => (),
+                        ("involvedObject" | "related", _) => error.value = shown(&now.unwrap_or_default(), &REFERENCE),
+                        ("source", _) => error.value = shown(&now.unwrap_or_default(), &SOURCE),
+                        (_, None) => error.value = none.to_owned(),
+                        _ => (),
+                    }
+                    at.complain(error);
                 }
             }
         })
@@ -97,6 +135,11 @@ impl Strategy for Events {
     fn creates_on_update(&self) -> bool {
         true
     }
+}
+
+/// Not what stands for none.
+fn is_some(value: &Value) -> bool {
+    value != &json!({}) && value != &json!(0) && value != ""
 }
 
 fn is_new(object: &Object) -> bool {

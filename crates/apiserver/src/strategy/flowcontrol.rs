@@ -5,7 +5,7 @@ use api::validation::{is_label, is_subdomain};
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::check::{At, check, unique};
+use super::check::{At, check};
 use super::{Strategy, set_default};
 use crate::bootstrap::flow;
 
@@ -69,8 +69,12 @@ impl Strategy for FlowSchemas {
 
 fn conditions(at: &At<'_>) {
     let types: Vec<At<'_>> = at.at(&["status", "conditions"]).items().iter().map(|c| c.field("type")).collect();
-    types.iter().filter(|kind| kind.is_empty()).for_each(|kind| kind.required(""));
-    unique(types);
+    for (index, kind) in types.iter().enumerate() {
+        if types.iter().take(index).any(|before| before.text() == kind.text()) {
+            kind.complain(FieldError::duplicate(kind.path(), kind.text()));
+        }
+        kind.needed();
+    }
 }
 
 fn rule(at: &At<'_>) {

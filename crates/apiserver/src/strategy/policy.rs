@@ -5,13 +5,21 @@ use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
-use super::check::check;
+use super::check::{check, shown};
 use super::conditions::conditions;
 use super::{Strategy, set_default};
 
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
 const SYSTEM_CLASSES: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+
+/// What a budget asks for, as upstream keeps it.
+const BUDGET: [(&str, &str, &str); 4] = [
+    ("MinAvailable", "minAvailable", "null"),
+    ("Selector", "selector", "null"),
+    ("MaxUnavailable", "maxUnavailable", "null"),
+    ("UnhealthyPodEvictionPolicy", "unhealthyPodEvictionPolicy", "null"),
+];
 
 pub(super) struct PodDisruptionBudgets;
 
@@ -30,7 +38,9 @@ impl Strategy for PodDisruptionBudgets {
             let spec = at.field("spec");
             let (least, most) = (spec.field("minAvailable"), spec.field("maxUnavailable"));
             if least.exists() && most.exists() {
-                spec.invalid("minAvailable and maxUnavailable cannot be both set");
+                let detail = "minAvailable and maxUnavailable cannot be both set";
+                let error = FieldError::invalid(spec.path(), Value::Null, detail);
+                spec.complain(FieldError { value: shown(spec.value(), &BUDGET), ..error });
             }
             for amount in [least, most] {
                 if amount.number_or_percent() {

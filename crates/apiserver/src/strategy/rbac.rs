@@ -17,6 +17,10 @@ impl Strategy for Roles {
         NameRule::PathSegment
     }
 
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         let namespaced = !object.namespace().is_empty();
         check(object, |at| {
@@ -65,6 +69,10 @@ pub(super) struct Bindings;
 impl Strategy for Bindings {
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
     }
 
     fn default(&self, object: &mut Object) {

@@ -13,7 +13,7 @@ use super::{
     selectors, set, slice, taint_rules,
 };
 use crate::convert::resource_in_v1;
-use crate::strategy::check::{At, check, is_cidr};
+use crate::strategy::check::{At, check};
 use crate::strategy::conditions::conditions;
 use crate::strategy::node_selector::node_selector;
 use crate::strategy::{Strategy, internal, items_mut};
@@ -165,7 +165,7 @@ fn interface_address(at: &At<'_>) {
     let lean: Vec<&str> = lean.into_iter().map(|part| if part.is_empty() { "0" } else { part }).collect();
     let address = if address.contains(':') { address.to_owned() } else { lean.join(".") };
     let Ok(found) = address.parse::<IpAddr>() else { return at.invalid(FORM) };
-    if !is_cidr(&format!("{address}/{bits}")) {
+    if api::addresses::range_complaint(&format!("{address}/{bits}")).is_some() {
         return at.invalid(FORM);
     }
     let canonical = format!("{found}/{bits}");

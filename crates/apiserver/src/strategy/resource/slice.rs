@@ -121,7 +121,9 @@ fn slice(spec: &At<'_>, old: Option<&Object>) {
     match chosen.len() {
         0 => spec.required(CHOICE),
         1 => (),
-        _ => spec.invalid_shown(format!("{{{}}}", chosen.join(", ")), &format!("{CHOICE}, but multiple fields are set")),
+        _ => {
+            spec.invalid_shown(format!("{{{}}}", chosen.join(", ")), &format!("{CHOICE}, but multiple fields are set"))
+        }
     }
     if spec.field("sharedCounters").exists() && spec.field("devices").exists() {
         spec.invalid_shown("", "only one of `sharedCounters` or `devices` is allowed");
