@@ -16,16 +16,21 @@ const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub(in super::super) fn rules(annotations: &At<'_>, spec: &At<'_>) {
-    for (key, value) in annotations.entries() {
-        match key {
-            MIRROR if spec.field("nodeName").is_empty() => {
-                value.invalid("must set spec.nodeName if mirror pod annotation is set");
-            }
-            TOLERATIONS if !value.is_empty() => tolerations_of(annotations, value.text()),
-            DELETION_COST if !is_cost(value.text()) => value.invalid("must be a 32bit integer"),
-            SECCOMP_POD => seccomp(&value.called(annotations.path().child(key))),
-            _ => (),
-        }
+    let said = |key: &str| {
+        let value = annotations.field(key);
+        value.exists().then(|| value.called(annotations.path().key(key)))
+    };
+    if let Some(mirror) = said(MIRROR).filter(|_| spec.field("nodeName").is_empty()) {
+        mirror.invalid("must set spec.nodeName if mirror pod annotation is set");
+    }
+    if let Some(listed) = said(TOLERATIONS).filter(|listed| !listed.is_empty()) {
+        tolerations_of(annotations, listed.text());
+    }
+    if let Some(cost) = said(DELETION_COST).filter(|cost| !is_cost(cost.text())) {
+        cost.invalid("must be a 32bit integer");
+    }
+    if let Some(profile) = said(SECCOMP_POD) {
+        seccomp(&profile.called(annotations.path().child(SECCOMP_POD)));
     }
     for (key, value) in annotations.entries() {
         if key.starts_with(SECCOMP_CONTAINER) {

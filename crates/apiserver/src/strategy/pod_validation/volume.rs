@@ -150,9 +150,9 @@ fn one(kind: &str, at: &At<'_>, is_pod: bool) {
 fn claim_metadata(at: &At<'_>) {
     at.extend(api::validation::annotations(Some(at.field("annotations").value()), &at.path().child("annotations")));
     at.field("labels").labels();
-    for (name, field) in at.entries() {
-        if !matches!(name, "annotations" | "labels") && !field.is_empty() {
-            field.forbidden("cannot be set");
+    for name in at.entries().iter().map(|(name, _)| *name).filter(|name| !matches!(*name, "annotations" | "labels")) {
+        if !at.field(name).is_empty() {
+            at.field(name).forbidden("cannot be set");
         }
     }
 }
