@@ -86,21 +86,23 @@ impl Walk {
         let most = place.most.unwrap_or(REQUEST / (seen.min_size + 1));
         for (index, rule) in validations(schema).into_iter().enumerate() {
             let at = list.index(index);
-            let cost = self.rule(rule, &seen, &at, place);
-            self.charge(&at.child("rule"), "estimated rule cost", cost.saturating_mul(most));
-            self.message(rule, &seen, &at);
+            // The message of a rule that cannot be read is not read either.
+            if let Some(cost) = self.rule(rule, &seen, &at, place) {
+                self.charge(&at.child("rule"), "estimated rule cost", cost.saturating_mul(most));
+                self.message(rule, &seen, &at);
+            }
         }
     }
 
-    /// The most one evaluation of a rule can cost.
-    fn rule(&mut self, rule: &Object, seen: &Schema, at: &Path, place: &Place) -> u64 {
+    /// The most one evaluation of a rule can cost; `None` if it cannot be read.
+    fn rule(&mut self, rule: &Object, seen: &Schema, at: &Path, place: &Place) -> Option<u64> {
         let text = rule.text(&["rule"]);
         let env = env(seen, flag(rule, "optionalOldSelf"));
         let program = match env.compile(text) {
             Ok(program) if *program.output() == Type::Bool => program,
             Ok(_) => {
                 self.invalid(at.child("rule"), rule, "cel expression must evaluate to a bool".to_owned());
-                return 0;
+                return None;
             }
             Err(error) => {
                 let what =
@@ -108,7 +110,7 @@ impl Walk {
                 self.invalid(at.child("rule"), rule, format!("{what} failed: {error}"));
                 // What cannot be read is taken to use nothing.
                 self.unused_old(rule, at);
-                return 0;
+                return None;
             }
         };
         if program.reads(super::OLD_SELF) {
@@ -119,7 +121,7 @@ impl Walk {
         } else {
             self.unused_old(rule, at);
         }
-        env.estimate(text, seen).map_or(0, |Estimate { max, .. }| max)
+        Some(env.estimate(text, seen).map_or(0, |Estimate { max, .. }| max))
     }
 
     fn unused_old(&mut self, rule: &Object, at: &Path) {
