@@ -277,12 +277,12 @@ impl Writer<'_> {
             }
         }
         escalation::check(self.server, &attributes, &new).await?;
+        strategy::drop_disabled(self.served.strategy(), &mut new);
         if self.subresource.is_empty() {
             self.served.strategy().prepare_for_update(&mut new, old);
         } else {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
-        strategy::drop_disabled(self.served.strategy(), &mut new);
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors = api::validation::object_meta_update(&new, old, self.served.strategy().name_rule());
