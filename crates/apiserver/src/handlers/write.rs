@@ -318,12 +318,12 @@ impl Writer<'_> {
         }
         escalation::check(self.server, &attributes, &new).await?;
         admission::choose(self.server, &attributes, &mut new).await?;
+        strategy::drop_disabled(self.served.strategy(), &mut new);
         if self.subresource.is_empty() {
             self.served.strategy().prepare_for_update(&mut new, old);
         } else {
             self.served.strategy().prepare_part(self.subresource, &mut new, old);
         }
-        strategy::drop_disabled(self.served.strategy(), &mut new);
         api::decode::complete_for_storage(&mut new, &self.served.schema);
         self.count_generation(&mut new, old);
         let mut errors: Vec<FieldError> =
