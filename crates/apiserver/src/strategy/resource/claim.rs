@@ -1,7 +1,6 @@
 //! Claims to devices, the templates that they are made from, and what they got.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use api::field::{FieldError, Path};
 use api::validation::{is_label, is_label_value, is_qualified_name, is_subdomain};
@@ -159,16 +158,9 @@ fn device_status(at: &At<'_>, allocated: &HashSet<String>) {
 fn interface_address(at: &At<'_>) {
     const FORM: &str = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
     let text = at.text();
-    let Some((address, bits)) = text.split_once('/') else { return at.invalid(FORM) };
     // Zeros before a number are read, but not written.
-    let lean: Vec<&str> = address.split('.').map(|part| part.trim_start_matches('0')).collect();
-    let lean: Vec<&str> = lean.into_iter().map(|part| if part.is_empty() { "0" } else { part }).collect();
-    let address = if address.contains(':') { address.to_owned() } else { lean.join(".") };
-    let Ok(found) = address.parse::<IpAddr>() else { return at.invalid(FORM) };
-    if api::addresses::range_complaint(&format!("{address}/{bits}")).is_some() {
-        return at.invalid(FORM);
-    }
-    let canonical = format!("{found}/{bits}");
+    let Some(found) = api::addresses::Range::lenient(text) else { return at.invalid(FORM) };
+    let canonical = found.to_string();
     if canonical != text {
         at.invalid(format!("must be in canonical form ({canonical:?})"));
     }
