@@ -151,7 +151,7 @@ fn json_comes_back_as_it_went() {
             prop_assert_eq!(&from_text, &before);
         });
     };
-    std::thread::Builder::new().stack_size(64 << 20).spawn(check).unwrap().join().unwrap();
+    std::thread::Builder::new().stack_size(512 << 20).spawn(check).unwrap().join().unwrap();
 }
 
 proptest! {
