@@ -12,7 +12,7 @@ const MAX_LINES: usize = 800;
 /// Who may know whom among our own crates.
 const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
-    ("store", &[]),
+    ("store", &["threads"]),
     ("cri", &[]),
     ("nft", &[]),
     ("spdy", &[]),

@@ -145,7 +145,12 @@ impl Embedded {
             poisoned: None,
         };
         let failed = |source| recover::refusal("start the threads of", dir, source);
-        let committer = spawn("store-commit", || committer.run()).map_err(failed)?;
+        let commit = || {
+            // Everybody who writes waits for this thread, which itself does little but wait for the disk.
+            threads::be_prompt();
+            committer.run();
+        };
+        let committer = spawn("store-commit", commit).map_err(failed)?;
         let keeper = spawn("store-keeper", || keeper.run()).map_err(failed)?;
         let running = Running { stopping, notes, threads: [keeper, committer], _lock: lock };
         Ok(Embedded { published, deadlines, commands, options, running: Mutex::new(Some(running)) })
