@@ -12,10 +12,13 @@ pub(super) fn node_selector(at: &At<'_>, labels: bool) {
     if terms.is_empty() {
         return terms.required("must have at least one node selector term");
     }
-    for term in terms.items() {
-        term.each("matchExpressions").iter().for_each(|requirement| by_label(requirement, labels));
-        term.each("matchFields").iter().for_each(by_name);
-    }
+    terms.items().iter().for_each(|term| node_term(term, labels));
+}
+
+/// All of what a term says must hold.
+pub(super) fn node_term(at: &At<'_>, labels: bool) {
+    at.each("matchExpressions").iter().for_each(|requirement| by_label(requirement, labels));
+    at.each("matchFields").iter().for_each(by_name);
 }
 
 fn by_label(requirement: &At<'_>, labels: bool) {

@@ -1,21 +1,22 @@
 //! The rules of where a pod may and should run.
 
 use api::field::FieldError;
-use api::validation::{is_label, is_label_value, is_qualified_name, is_subdomain};
+use api::validation::{is_label, is_qualified_name};
 
 use super::super::check::At;
+use super::super::node_selector::{node_selector, node_term};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 pub(super) fn affinity(at: &At<'_>) {
     let node = at.field("nodeAffinity");
     if node.field(REQUIRED).exists() {
-        node_selector(&node.field(REQUIRED));
+        node_selector(&node.field(REQUIRED), true);
     }
     for preference in node.each(PREFERRED) {
         weight(&preference.field("weight"));
+        // Values that no label can have are let be where a term only prefers.
         node_term(&preference.field("preference"), false);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
@@ -31,53 +32,6 @@ pub(super) fn affinity(at: &At<'_>) {
 fn weight(at: &At<'_>) {
     if !(1..=100).contains(&at.number().unwrap_or(0)) {
         at.complain(FieldError::invalid(at.path(), at.number().unwrap_or(0), "must be in the range 1-100"));
-    }
-}
-
-fn node_selector(at: &At<'_>) {
-    let terms = at.field("nodeSelectorTerms");
-    if terms.is_empty() {
-        terms.required("must have at least one node selector term");
-    }
-    terms.items().iter().for_each(|term| node_term(term, true));
-}
-
-/// Values that no label can have are let be where a term only prefers.
-fn node_term(at: &At<'_>, strict: bool) {
-    for requirement in at.each("matchExpressions") {
-        let (operator, values) = (requirement.field("operator"), requirement.field("values"));
-        match operator.text() {
-            "In" | "NotIn" if values.is_empty() => {
-                values.required("must be specified when `operator` is 'In' or 'NotIn'");
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
-            }
-            "Gt" | "Lt" if values.count() != 1 => {
-                values.required("must be specified single value when `operator` is 'Lt' or 'Gt'");
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => (),
-            _ => operator.complain(FieldError::invalid(operator.path(), operator.text(), NOT_AN_OPERATOR)),
-        }
-        requirement.field("key").named(is_qualified_name);
-        if strict {
-            values.items().iter().for_each(|value| value.named(is_label_value));
-        }
-    }
-    for requirement in at.each("matchFields") {
-        let (operator, values) = (requirement.field("operator"), requirement.field("values"));
-        match operator.text() {
-            "In" | "NotIn" if values.count() != 1 => {
-                values.required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector");
-            }
-            "In" | "NotIn" => (),
-            _ => operator.complain(FieldError::invalid(operator.path(), operator.text(), NOT_AN_OPERATOR)),
-        }
-        let key = requirement.field("key");
-        match key.text() {
-            "metadata.name" => values.items().iter().for_each(|value| value.named(is_subdomain)),
-            text => key.complain(FieldError::invalid(key.path(), text, "not a valid field selector key")),
-        }
     }
 }
 
