@@ -32,18 +32,22 @@ where
     let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
     let what = K::kind(&());
     let typed = serde_json::from_value(object.clone()).with_context(|| format!("the add-on's {what}"))?;
-    match api.create(&PostParams::default(), &typed).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            let Some(template) = object.pointer("/spec/template") else { return Ok(()) };
-            // A newer binary brings its own image.
-            let image = template.pointer("/spec/containers/0/image").cloned().unwrap_or_default();
-            let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "dns", "image": image}]}}}});
-            api.patch(DNS, &PatchParams::default(), &Patch::Strategic(patch)).await?;
-            Ok(())
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    // What is there is asked for first: a service whose address is taken, by itself, is refused before its name is looked at.
+    if api.get_opt(name).await?.is_none() {
+        match api.create(&PostParams::default(), &typed).await {
+            Ok(_) => return Ok(()),
+            // Another server was faster.
+            Err(_) if api.get_opt(name).await?.is_some() => (),
+            Err(error) => return Err(error).with_context(|| format!("cannot create the add-on's {what}")),
         }
-        Err(error) => Err(error).with_context(|| format!("cannot create the add-on's {what}")),
     }
+    let Some(template) = object.pointer("/spec/template") else { return Ok(()) };
+    // A newer binary brings its own image.
+    let image = template.pointer("/spec/containers/0/image").cloned().unwrap_or_default();
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "dns", "image": image}]}}}});
+    api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    Ok(())
 }
 
 fn dns_service(labels: &Value) -> Value {
