@@ -12,8 +12,11 @@ fn ten_pods_survive_kill_9() -> Result<()> {
     let cluster = Cluster::start(dir.path())?;
     cluster.kubectl(&["create", "deployment", "hello", "--image=ferry.local/hello:0.1.0", "--replicas=10"])?;
     cluster.kubectl(&["rollout", "status", "deployment/hello", "--timeout=60s"])?;
-    let before = hello_pids();
-    ensure!(before.len() == 10, "{before:?}");
+    // A container runs from the moment on at which it is let go; that it has become its program is seen a little later.
+    let before = eventually("ten containers run", Duration::from_secs(5), || {
+        let pids = hello_pids();
+        Ok((pids.len() == 10).then_some(pids))
+    })?;
     let uids = cluster.jsonpath("pods -l app=hello --sort-by=.metadata.name", "{.items[*].metadata.uid}")?;
     cluster.kill()?;
     ensure!(hello_pids() == before, "the containers must not notice");
@@ -41,9 +44,12 @@ fn kept_pods_are_adopted() -> Result<()> {
     let cluster = Cluster::start_with(dir.path(), &keep)?;
     cluster.kubectl(&["create", "deployment", "hello", "--image=ferry.local/hello:0.1.0"])?;
     cluster.kubectl(&["rollout", "status", "deployment/hello", "--timeout=60s"])?;
-    let before = hello_pids();
+    let before = eventually("a container runs", Duration::from_secs(5), || {
+        let pids = hello_pids();
+        Ok((pids.len() == 1).then_some(pids))
+    })?;
     cluster.stop()?;
-    ensure!(hello_pids() == before && before.len() == 1, "{before:?}");
+    ensure!(hello_pids() == before, "{before:?}");
     let cluster = Cluster::start(dir.path())?;
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod", "-l", "app=hello", "--timeout=30s"])?;
     ensure!(hello_pids() == before);
