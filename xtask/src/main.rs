@@ -46,8 +46,10 @@ fn run() -> Result<()> {
     }
 }
 
+/// Where this runs, which need not be where it was compiled: clones share a build cache.
 fn root() -> Result<PathBuf> {
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent folder")?.to_owned())
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
+    Ok(Path::new(&here).parent().context("xtask has a parent folder")?.to_owned())
 }
 
 /// cargo, as if nobody had run it through cargo: what it tells of the package it runs, here xtask, a build script (ring's) takes

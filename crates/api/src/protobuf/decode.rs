@@ -218,19 +218,23 @@ pub(super) fn parts(bytes: &[u8]) -> Result<Vec<(u32, Raw<'_>)>> {
     Ok(parts)
 }
 
+/// A message without any byte is no time, and neither is the first instant of the first year; the epoch is one.
 fn time(bytes: &[u8], micro: bool) -> Result<Value> {
+    const NONE: i64 = -62_135_596_800;
     let (mut seconds, mut nanos) = (0_i64, 0_i32);
     for (tag, raw) in parts(bytes)? {
         match (tag, raw) {
             (1, Raw::Number(number)) => seconds = number as i64,
-            (2, Raw::Number(number)) => nanos = number as i32,
+            (2, Raw::Number(number)) if micro => nanos = number as i32 / 1000 * 1000,
             _ => (),
         }
     }
-    if seconds == 0 && nanos == 0 {
+    if bytes.is_empty() || (seconds == NONE && nanos == 0) {
         return Ok(Value::Null);
     }
-    let at = jiff::Timestamp::new(seconds, nanos).map_err(|_| ProtobufError::Overflow)?;
+    let at = jiff::Timestamp::from_second(seconds)
+        .and_then(|at| at.checked_add(jiff::SignedDuration::from_nanos(nanos.into())))
+        .map_err(|_| ProtobufError::Overflow)?;
     let format = if micro { "%Y-%m-%dT%H:%M:%S%.6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
     Ok(at.strftime(format).to_string().into())
 }

@@ -53,6 +53,23 @@ fn zero_is_kept_only_where_it_differs_from_absent() {
 }
 
 #[test]
+fn only_a_time_without_bytes_is_none() {
+    let schema = type_of("coordination.k8s.io/v1", "Lease").unwrap();
+    for (bytes, whole, fine) in [
+        (&[][..], json!(null), json!(null)),
+        (&[8, 0, 16, 0], json!("1970-01-01T00:00:00Z"), json!("1970-01-01T00:00:00.000000Z")),
+        (&[0x15, 0x15, 0x15, 0x15, 0x15], json!("1970-01-01T00:00:00Z"), json!("1970-01-01T00:00:00.353703Z")),
+        (&[16, 0x80, 0xa8, 0xd6, 0xb9, 0x07], json!("1970-01-01T00:00:00Z"), json!("1970-01-01T00:00:02.000000Z")),
+    ] {
+        let metadata = field(1, &field(9, bytes));
+        let spec = field(2, &field(3, bytes));
+        let lease = decode(&[metadata, spec].concat(), schema).unwrap();
+        assert_eq!(lease["metadata"]["deletionTimestamp"], whole, "{bytes:?}");
+        assert_eq!(lease["spec"]["acquireTime"], fine, "{bytes:?}");
+    }
+}
+
+#[test]
 fn hostile_bytes_are_refused() {
     let schema = crate::schema::of_kind("", "v1", "Pod").unwrap();
     for bad in
@@ -73,10 +90,10 @@ fn fitting(shape: &Shape, depth: u32) -> BoxedStrategy<Value> {
         Shape::Int64 => any::<i64>().prop_map(Value::from).boxed(),
         Shape::Double => (-1000_i32..1000).prop_map(|n| json!(f64::from(n) / 4.0 + 0.125)).boxed(),
         Shape::Bytes => proptest::collection::vec(any::<u8>(), 1..9).prop_map(|b| STANDARD.encode(b).into()).boxed(),
-        Shape::Time => {
-            (1_i64..4_000_000_000).prop_map(|s| json!(jiff::Timestamp::from_second(s).unwrap().to_string())).boxed()
-        }
-        Shape::MicroTime => (1_i64..4_000_000_000, 0..1_000_000)
+        Shape::Time => (-4_000_000_000_i64..4_000_000_000)
+            .prop_map(|s| json!(jiff::Timestamp::from_second(s).unwrap().to_string()))
+            .boxed(),
+        Shape::MicroTime => (-4_000_000_000_i64..4_000_000_000, 0..1_000_000)
             .prop_map(|(s, micro)| {
                 let at = jiff::Timestamp::new(s, micro * 1000).unwrap();
                 json!(at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string())
