@@ -5,6 +5,7 @@ pub(crate) mod claims;
 mod encryption;
 mod feed;
 mod follow;
+mod group;
 mod stored;
 mod texts;
 mod writes;

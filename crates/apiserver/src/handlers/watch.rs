@@ -52,6 +52,8 @@ pub(crate) type Views = Mutex<HashMap<String, Weak<View>>>;
 struct Seen {
     from: u64,
     to: u64,
+    /// Who was told of more than this looks again.
+    told: u64,
     revision: i64,
     /// Nothing, where none of them is selected.
     chunk: Option<Bytes>,
@@ -147,7 +149,7 @@ pub(super) async fn answer(
         // No event is a list, and upstream says no more.
         (session.state, session.then, session.place) = (Vec::new(), None, None);
     }
-    let chunks = futures::stream::unfold(session, |mut session| async move {
+    let chunks = futures::stream::unfold(Box::new(session), |mut session| async move {
         let chunk = session.next().await?;
         Some((Ok(session.with_columns(chunk)), session))
     });
@@ -194,9 +196,7 @@ impl Session {
         let place = self.place.as_mut()?;
         loop {
             // Who is behind is told at once, and asks what else there is to wait for only when there is nothing to tell.
-            let ready = if place.is_behind() && !self.timeout.is_elapsed() {
-                Ok(())
-            } else {
+            if !place.is_behind() || self.timeout.is_elapsed() {
                 // Read before the changes are: what a bookmark covers has then been sent.
                 let applied = self.view.server.feed.applied();
                 let due = async {
@@ -216,7 +216,7 @@ impl Session {
                     () = &mut self.timeout => return None,
                     () = &mut self.drain => return None,
                     () = retired => return None,
-                    ready = place.ready() => ready,
+                    () = place.ready() => (),
                     _ = due => {
                         if applied > self.told && place.is_at_end() {
                             self.told = applied;
@@ -225,12 +225,8 @@ impl Session {
                         continue;
                     }
                 }
-            };
-            let seen = match ready {
-                Ok(()) => self.view.look(place).await,
-                Err(error) => Err(error),
-            };
-            match seen {
+            }
+            match self.view.look(place).await {
                 Ok(seen) => {
                     self.told = self.told.max(seen.revision);
                     if seen.chunk.is_some() {
@@ -289,8 +285,8 @@ impl View {
 
     /// What there is to see from a place on, which moves past it. Others may have looked from there before.
     async fn look(self: &Arc<Self>, place: &mut Place) -> Result<Seen, WatchError> {
-        let from = place.position();
-        let recent = self.recent.lock().clone().filter(|seen| seen.from == from);
+        let (from, told) = (place.position(), place.told());
+        let recent = self.recent.lock().as_ref().filter(|seen| seen.from == from && told <= seen.told).cloned();
         if let Some(seen) = recent {
             place.skip_to(seen.to);
             return Ok(seen);
@@ -301,7 +297,8 @@ impl View {
             events.extend(self.seen(change).await);
         }
         let revision = changes.last().map_or(0, |change| change.revision);
-        let seen = Seen { from, to: place.position(), revision, chunk: joined(events) };
+        let to = place.position();
+        let seen = Seen { from, to, told: told.max(to), revision, chunk: joined(events) };
         if Arc::strong_count(self) > 1 {
             *self.recent.lock() = Some(seen.clone());
         }

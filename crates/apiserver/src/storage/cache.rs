@@ -10,9 +10,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::group::{GROUP, Group, Member};
 use super::stored::{Change, Reading, Stored};
 use crate::heavy::give_way;
 
@@ -25,8 +25,6 @@ const RING_BYTES: usize = 16 << 20;
 /// How many changes a watcher takes at once, and how many bytes of them.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
-/// So many watchers are woken at once.
-const GROUP: usize = 16;
 /// After how many times so many others get their turn who are none of this process.
 const COURTEOUS: usize = 8;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
@@ -70,30 +68,16 @@ struct Ring {
     first: u64,
     /// Changes up to this revision may be missing from the ring.
     forgotten: i64,
-    groups: Vec<Group>,
+    groups: Vec<Arc<Group>>,
     /// Somebody wakes one group after the other until nothing changes any more.
     is_waking: bool,
-}
-
-/// At most [`GROUP`] watchers, who are told the sequence number of the newest change. Those of one connection are together: what they
-/// are told at once goes out at once.
-#[derive(Clone, Debug)]
-struct Group {
-    connection: Option<u64>,
-    newest: watch::Sender<u64>,
-}
-
-impl Group {
-    fn watchers(&self) -> usize {
-        self.newest.receiver_count()
-    }
 }
 
 /// A watcher's place in the ring.
 pub(crate) struct Place {
     cache: Arc<Cache>,
     position: u64,
-    newest: watch::Receiver<u64>,
+    member: Member,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -206,18 +190,19 @@ impl Cache {
             }
             Some(revision) => ring.first + ring.changes.partition_point(|change| change.revision <= revision) as u64,
         };
-        Ok((Place { cache: self.clone(), position, newest: ring.join(connection) }, snapshot))
+        Ok((Place { cache: self.clone(), position, member: ring.join(connection) }, snapshot))
     }
 }
 
 /// Tells many watchers how far the ring has come, a group at a time, and lets others work before it tells them again.
 async fn wake(cache: Arc<Cache>) {
     loop {
-        let (told, groups) = {
+        let (first_told, groups) = {
             let mut ring = cache.ring.lock();
             ring.groups.retain(|group| group.watchers() > 0);
             (ring.end(), ring.groups.clone())
         };
+        let mut told = first_told;
         let (mut watchers, mut together, mut turns) = (0, 0, 0);
         for group in &groups {
             let woken = group.watchers();
@@ -228,14 +213,16 @@ async fn wake(cache: Arc<Cache>) {
                     _ => tokio::task::yield_now().await,
                 }
                 (together, turns) = (0, turns + 1);
+                // Who comes late is told what has changed since, rather than a round later.
+                told = cache.ring.lock().end();
             }
-            group.newest.send_replace(told);
+            group.tell(told);
             (watchers, together) = (watchers + woken, together + woken);
         }
         let watchers = u32::try_from(watchers).unwrap_or(u32::MAX);
         tokio::time::sleep(REST.saturating_mul(watchers).min(LONGEST_REST)).await;
         let mut ring = cache.ring.lock();
-        if ring.end() == told {
+        if ring.end() == first_told {
             ring.is_waking = false;
             return;
         }
@@ -260,7 +247,7 @@ impl Place {
     /// The changes from here on, waiting for the first; the place moves past them.
     pub(crate) async fn next(&mut self) -> Result<Vec<Arc<Change>>, WatchError> {
         loop {
-            self.ready().await?;
+            self.ready().await;
             let changes = self.take()?;
             if !changes.is_empty() {
                 return Ok(changes);
@@ -268,19 +255,19 @@ impl Place {
         }
     }
 
+    /// How far the ring was when its watchers were told. This place may be further.
+    pub(crate) fn told(&self) -> u64 {
+        self.member.told()
+    }
+
     /// There are changes from here on that watchers were told of.
     pub(crate) fn is_behind(&self) -> bool {
-        // What is told is in the ring already; this place may be further than what is told.
-        *self.newest.borrow() > self.position
+        self.told() > self.position
     }
 
     /// Waits until there are changes from here on.
-    pub(crate) async fn ready(&mut self) -> Result<(), WatchError> {
-        while *self.newest.borrow_and_update() <= self.position {
-            // The sender lives as long as the cache has a watcher in its group, which this is.
-            self.newest.changed().await.map_err(|_| WatchError::FellBehind)?;
-        }
-        Ok(())
+    pub(crate) async fn ready(&mut self) {
+        self.member.told_beyond(self.position).await;
     }
 
     /// Some of the changes from here on; the place moves past them.
@@ -317,27 +304,25 @@ impl Ring {
     /// Wakes everybody.
     fn tell(&self) {
         let end = self.end();
-        self.groups.iter().for_each(|group| {
-            group.newest.send_replace(end);
-        });
+        self.groups.iter().for_each(|group| group.tell(end));
     }
 
     /// All of them may be woken at once.
     fn has_few_watchers(&self) -> bool {
-        self.groups.len() <= GROUP && self.groups.iter().map(Group::watchers).sum::<usize>() <= GROUP
+        self.groups.len() <= GROUP && self.groups.iter().map(|group| group.watchers()).sum::<usize>() <= GROUP
     }
 
     /// One more is to be woken.
-    fn join(&mut self, connection: Option<u64>) -> watch::Receiver<u64> {
-        let has_room = |group: &&Group| group.connection == connection && group.watchers() < GROUP;
+    fn join(&mut self, connection: Option<u64>) -> Member {
+        let has_room = |group: &&Arc<Group>| group.connection == connection && group.watchers() < GROUP;
         if let Some(group) = self.groups.iter().rev().find(has_room) {
-            return group.newest.subscribe();
+            return Member::of(group);
         }
         // Those that everybody has left make room: only many watchers are looked after when something changes.
         self.groups.retain(|group| group.watchers() > 0);
-        let (group, newest) = watch::channel(self.end());
-        self.groups.push(Group { connection, newest: group });
-        newest
+        let group = Arc::new(Group::new(connection, self.end()));
+        self.groups.push(group.clone());
+        Member::of(&group)
     }
 
     fn push(&mut self, change: Arc<Change>) {
@@ -366,10 +351,7 @@ mod tests {
             let places = (0..watchers).map(|_| cache.watch_from(None).unwrap().0);
             let tasks: tokio::task::JoinSet<_> = places.map(watched).collect();
             for revision in 1..=CHANGES {
-                let bytes =
-                    bytes::Bytes::from_static(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#);
-                let object = Arc::new(Stored::read("default/a", revision, bytes, &cache.reading).unwrap());
-                cache.apply(vec![Change::new(revision, object, None, false)], revision);
+                change(&cache, revision);
                 tokio::time::sleep(Duration::from_micros(500)).await;
             }
             for (seen, woken) in tasks.join_all().await {
@@ -377,6 +359,46 @@ mod tests {
                 assert_eq!(woken < seen.len(), is_together, "woken {woken} times");
             }
         }
+    }
+
+    /// Of many, those who are woken late are told of what has changed since the first were woken.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_woken_late_is_told_the_newest() {
+        let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
+        let places: Vec<_> = (0..GROUP * 3).map(|_| cache.watch_from(None).unwrap().0).collect();
+        let mut places = places.into_iter();
+        let (first, last) = (places.next().unwrap(), places.next_back().unwrap());
+        let [first, last] = [first, last].map(|mut place| {
+            tokio::spawn(async move {
+                place.ready().await;
+                place.told()
+            })
+        });
+        change(&cache, 1);
+        assert_eq!(first.await.unwrap(), 1);
+        change(&cache, 2);
+        assert_eq!(last.await.unwrap(), 2);
+    }
+
+    #[test]
+    fn watchers_of_a_connection_are_together() {
+        let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
+        let connections = [Some(1), Some(2), None].into_iter().cycle().take(3 * (GROUP + 1));
+        let places: Vec<_> = connections.map(|connection| cache.watch_over(None, connection).unwrap().0).collect();
+        let groups = |cache: &Cache| -> Vec<_> {
+            cache.ring.lock().groups.iter().map(|group| (group.connection, group.watchers())).collect()
+        };
+        let full = [Some(1), Some(2), None].map(|connection| (connection, GROUP));
+        assert_eq!(groups(&cache), [full, full.map(|(connection, _)| (connection, 1))].concat());
+        drop(places);
+        let _last = cache.watch_over(None, Some(3)).unwrap();
+        assert_eq!(groups(&cache), [(Some(3), 1)], "groups that everybody has left are forgotten");
+    }
+
+    fn change(cache: &Arc<Cache>, revision: i64) {
+        let bytes = bytes::Bytes::from_static(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#);
+        let object = Arc::new(Stored::read("default/a", revision, bytes, &cache.reading).unwrap());
+        cache.apply(vec![Change::new(revision, object, None, false)], revision);
     }
 
     /// The revisions that come, and in how many parts.
