@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 32 << 10;
 /// After how many times so many others get their turn who are none of this process.
 const COURTEOUS: usize = 8;
 /// For each of more, the time that is left to everybody else after all were woken. What changes meanwhile they are told together.
-const REST: Duration = Duration::from_micros(4);
+const REST: Duration = Duration::from_nanos(4500);
 const LONGEST_REST: Duration = Duration::from_millis(25);
 
 /// All objects of a resource as of one revision.
