@@ -87,7 +87,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         trust.believe(&authorities(&client_ca)?, &proxies.unwrap_or_default())
     };
     reload::follow(files, Box::new(take), drain);
-    runtime::forget_code();
+    tokio::spawn(runtime::forget_start());
     serving.await?;
     if let Some(store) = embedded {
         store.close().await;

@@ -55,7 +55,7 @@ async fn bring_up(options: &Up, progress: &Progress, running: &mut Running) -> R
         failed = running.failure() => return Err(failed),
     }
     greet(options, progress);
-    runtime::forget_code();
+    tokio::spawn(runtime::forget_start());
     Err(running.failure().await)
 }
 

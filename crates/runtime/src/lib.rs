@@ -35,7 +35,7 @@ pub use images::{
     Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError,
     StoreError, StoredImage, UnpackError,
 };
-pub use memory::forget_code;
+pub use memory::forget_start;
 pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
 pub use shim::shim_main;
 

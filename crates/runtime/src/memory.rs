@@ -1,11 +1,22 @@
 //! Memory that only the start of a process needs.
 
 use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
 
+/// After so long everybody has found everybody else, and what follows a start is done.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// Lets go of the code of a start, and of what the start has set off when that is done.
+pub async fn forget_start() {
+    forget_code();
+    tokio::time::sleep(SETTLED).await;
+    forget_code();
+}
+
 /// Lets go of this program's code as far as it is in memory: what is run again is there again at a touch, and most of a start never is.
-pub fn forget_code() {
+fn forget_code() {
     // Without /proc there is nothing to find, and nothing lost.
     let Ok(maps) = std::fs::File::open("/proc/self/maps") else { return };
     let Ok(program) = std::fs::read_link("/proc/self/exe") else { return };
