@@ -21,7 +21,7 @@ use crate::cluster::{KUBELET_PORT, POD_CIDR, SERVICE_CIDR};
 #[derive(Parser)]
 #[command(name = "ferry", version, max_term_width = 110)]
 pub(crate) struct Cli {
-    /// How much is logged: 0 warnings, 2 information, 4 debugging, 6 everything
+    /// How much is logged: 0 warnings, 2 information, 4 debugging, 6 that of libraries, too
     #[arg(short = 'v', long = "v", global = true, default_value_t = 0)]
     pub(crate) verbosity: u8,
     /// Levels of single modules: `kubelet=4,apiserver::auth=6`
