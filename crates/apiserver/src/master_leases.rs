@@ -9,13 +9,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ApiError;
+use api::{ApiError, ObjectExt as _};
 use futures::StreamExt as _;
 use serde_json::json;
 use store::{Keys, Op, Range, StoreError, Txn};
 use tokio::time::Instant;
 
-use crate::bootstrap::{ensure, publish_kubernetes_service};
+use crate::bootstrap::{ensure, publish_kubernetes_service, writer};
+use crate::handlers::DeleteOptions;
 use crate::server::{ApiServer, store_error};
 
 const PREFIX: &str = "/registry/masterleases/";
@@ -131,12 +132,22 @@ async fn reconcile(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     }
     publish_kubernetes_service(server).await?;
     let port = server.config.secure_port;
+    // While servers of both families are there, those of IPv6 are in the endpoints only, as upstream has it.
+    let family = if addresses.iter().all(IpAddr::is_ipv6) { "IPv6" } else { "IPv4" };
+    let own = addresses.iter().filter(|address| api::addresses::family(**address) == family);
+    let own = own.map(|ip| json!({"addresses": [ip.to_string()], "conditions": {"ready": true}}));
     let slice = json!({
         "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": "IPv4",
-        "endpoints": addresses.iter().map(|ip| json!({"addresses": [ip.to_string()], "conditions": {"ready": true}})).collect::<Vec<_>>(),
+        "addressType": family,
+        "endpoints": own.collect::<Vec<_>>(),
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     });
+    let known = server.cached("discovery.k8s.io", "endpointslices", "default/kubernetes");
+    if known.is_some_and(|known| known.text(&["addressType"]) != family) {
+        let writer = writer(server, "discovery.k8s.io", "endpointslices", "")?;
+        writer.delete("default", "kubernetes", &DeleteOptions::default()).await?;
+        server.feed.current().await.map_err(store_error)?;
+    }
     ensure(server, "discovery.k8s.io", "endpointslices", "default", slice).await?;
     let endpoints = json!({
         "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},

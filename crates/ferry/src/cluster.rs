@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use apiserver::ServiceRanges;
+
 pub(crate) const SERVICE_CIDR: &str = "10.96.0.0/16";
 pub(crate) const POD_CIDR: &str = "10.244.0.0/16";
-pub(crate) const DNS_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 pub(crate) const DOMAIN: &str = "cluster.local";
 pub(crate) const KUBELET_PORT: u16 = 10250;
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -35,12 +36,9 @@ pub(crate) fn parse_cidr(text: &str) -> anyhow::Result<(IpAddr, u8)> {
     Ok((address, bits))
 }
 
-/// The first address of a range, which the `kubernetes` service has.
-pub(crate) fn first_host(base: IpAddr) -> IpAddr {
-    match base {
-        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
-        v6 => v6,
-    }
+/// Cluster DNS is the tenth of the services' addresses, as kubeadm has it.
+pub(crate) fn dns_address(services: &ServiceRanges) -> IpAddr {
+    services.primary.nth(10)
 }
 
 /// The machine's name, as nodes are named.

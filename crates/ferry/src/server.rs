@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use apiserver::ServiceRanges;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -121,12 +122,17 @@ async fn serve(
     ended
 }
 
+fn services(options: &Server) -> Result<ServiceRanges> {
+    let public = options.advertise_address.unwrap_or_else(host_address);
+    Ok(ServiceRanges::parse(&options.service_cluster_ip_range, Some(public))?)
+}
+
 fn certificates(options: &Server, pki: &Pki) -> Result<certs::ApiServerCertificates> {
     let address = options.advertise_address.unwrap_or_else(host_address);
     let mut addresses = vec![address];
     addresses.extend(Some(options.bind_address).filter(|address| !address.is_unspecified()));
     addresses.extend(&options.tls_san);
-    certs::apiserver_at(pki, &host_name(), &addresses, &options.service_cluster_ip_range)
+    certs::apiserver_at(pki, &host_name(), &addresses, &services(options)?)
 }
 
 fn settings(
@@ -139,7 +145,7 @@ fn settings(
     Ok(Settings {
         listen: (options.bind_address, options.secure_port),
         advertise_address: options.advertise_address.unwrap_or_else(host_address),
-        service_cluster_ip_range: options.service_cluster_ip_range.clone(),
+        service_cluster_ip_range: services(options)?,
         service_node_port_range: options.service_node_port_range.clone(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,

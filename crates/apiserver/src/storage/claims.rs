@@ -41,7 +41,7 @@ pub(crate) fn node_ports(service: &Object) -> Vec<i64> {
 }
 
 fn ip_address(address: &std::net::IpAddr, namespace: &str, name: &str) -> Bytes {
-    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let family = api::addresses::family(*address);
     let (managed_by, allocator) = MANAGED_BY;
     let now = crate::handlers::now();
     let object = json!({
