@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{host_address, host_name};
+use crate::cluster::{host_name, public_address};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::Identity;
@@ -62,7 +62,7 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         Some(store) => store.clone(),
         None => etcd::connect(&options.etcd, drain.clone()).await?,
     };
-    let advertise_address = options.advertise_address.unwrap_or_else(host_address);
+    let advertise_address = public_address(options.advertise_address, options.bind_address);
     let proxy_ca = options.api.auth.requestheader_client_ca_file.clone();
     let settings = Settings {
         listen: (options.bind_address, options.secure_port),

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alone::until_signalled;
 use crate::cli::Server;
-use crate::cluster::{ISSUER, host_address, host_name};
+use crate::cluster::{ISSUER, host_name, public_address};
 use crate::control_plane::{self, FrontProxy, Settings, accounts_of, client_for};
 use crate::pki::{self, Pki};
 use crate::{certs, etcd, kubeconfig, renewal, shared_pki};
@@ -123,12 +123,12 @@ async fn serve(
 }
 
 fn services(options: &Server) -> Result<ServiceRanges> {
-    let public = options.advertise_address.unwrap_or_else(host_address);
+    let public = public_address(options.advertise_address, options.bind_address);
     Ok(ServiceRanges::parse(&options.service_cluster_ip_range, Some(public))?)
 }
 
 fn certificates(options: &Server, pki: &Pki) -> Result<certs::ApiServerCertificates> {
-    let address = options.advertise_address.unwrap_or_else(host_address);
+    let address = public_address(options.advertise_address, options.bind_address);
     let mut addresses = vec![address];
     addresses.extend(Some(options.bind_address).filter(|address| !address.is_unspecified()));
     addresses.extend(&options.tls_san);
@@ -144,7 +144,7 @@ fn settings(
     let authorities = pki.authorities()?;
     Ok(Settings {
         listen: (options.bind_address, options.secure_port),
-        advertise_address: options.advertise_address.unwrap_or_else(host_address),
+        advertise_address: public_address(options.advertise_address, options.bind_address),
         service_cluster_ip_range: services(options)?,
         service_node_port_range: options.service_node_port_range.clone(),
         flags: options.api.clone(),
