@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::GroupResource;
 use api::resources::Resource;
 use api::schema::{self, Type};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::custom::Custom;
@@ -37,6 +38,8 @@ pub(crate) struct Served {
     pub retired: CancellationToken,
     /// What of it is watched.
     pub views: Views,
+    /// How its columns are described, once somebody asked for a table.
+    pub columns: OnceLock<Value>,
 }
 
 /// Where the rules of a resource come from.
@@ -130,6 +133,7 @@ impl Registry {
                 warning: deprecation::warning(&info.api_version(), &info.kind),
                 retired: CancellationToken::new(),
                 views: Views::default(),
+                columns: OnceLock::new(),
             }));
         }
         registry
