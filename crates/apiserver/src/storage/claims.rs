@@ -23,7 +23,7 @@ pub(crate) fn of(service: &Object) -> BTreeMap<String, Bytes> {
     let mut claims = BTreeMap::new();
     for address in service.at(&["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten() {
         // `None` is a headless service's.
-        let Some(address) = address.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) else { continue };
+        let Some(address) = address.as_str().and_then(api::addresses::lenient) else { continue };
         claims.insert(format!("{ADDRESSES}{address}"), ip_address(&address, namespace, name));
     }
     for number in node_ports(service) {
