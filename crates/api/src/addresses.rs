@@ -24,6 +24,11 @@ fn without_zeros(text: &str) -> Option<String> {
     (numbers.len() == 4).then(|| format!("{head}{}", numbers.join(".")))
 }
 
+/// The family of an address, as services name it.
+pub fn family(address: IpAddr) -> &'static str {
+    if unmapped(address).is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
 /// An IPv4 address that is written as an IPv6 one is the IPv4 address.
 fn unmapped(address: IpAddr) -> IpAddr {
     address.to_canonical()
@@ -94,9 +99,14 @@ impl Range {
         Self { address: self.network(), bits: self.bits }
     }
 
+    /// How many bits tell its addresses apart.
+    pub fn host_bits(&self) -> u8 {
+        width(self.address) - self.bits
+    }
+
     /// How many addresses hosts may have: none has that of the network, nor IPv4's broadcast.
     pub fn hosts(&self) -> u128 {
-        let all = u128::MAX.checked_shr(128 - u32::from(width(self.address) - self.bits)).unwrap_or(0);
+        let all = u128::MAX.checked_shr(128 - u32::from(self.host_bits())).unwrap_or(0);
         if self.address.is_ipv4() { all.saturating_sub(1) } else { all }
     }
 

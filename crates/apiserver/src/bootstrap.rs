@@ -4,11 +4,11 @@ mod claims;
 pub(crate) mod flow;
 pub(crate) mod local_apis;
 mod policy;
+mod service_cidr;
 mod trust;
 
 use std::sync::Arc;
 
-use api::addresses::Range;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
@@ -63,8 +63,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
         "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking"}, "data": {"since": since},
     });
     wanted.push(("", "configmaps", "kube-system", tracking));
-    wanted.push(("networking.k8s.io", "servicecidrs", "", service_cidr(server)));
-    ensure_all(server, wanted).await?;
+    futures::try_join!(ensure_all(server, wanted), service_cidr::ensure(server))?;
     local_apis::remove_old(server).await?;
     server.health.reach(Phase::Bootstrapped);
     trust::publish(server).await?;
@@ -72,24 +71,10 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     claims::repair(server).await?;
     server.health.reach(Phase::Repaired);
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
+    server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(service_cidr::keep(server.clone())));
     crate::master_leases::start(server).await?;
     server.health.reach(Phase::Published);
     Ok(())
-}
-
-/// The range that services get their addresses from, as an object beside those that users add.
-fn service_cidr(server: &ApiServer) -> Value {
-    let range = service_range(server).masked().to_string();
-    let ready = json!({
-        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes default Service CIDR is ready",
-        "lastTransitionTime": crate::handlers::now(),
-    });
-    json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [range]}, "status": {"conditions": [ready]}})
-}
-
-fn service_range(server: &ApiServer) -> Range {
-    let (address, bits) = server.config.service_cluster_ip_range;
-    Range { address, bits }
 }
 
 /// One transaction would do, but each of these is an ordinary create; concurrent ones share the store's sync.
@@ -109,15 +94,8 @@ pub(crate) async fn ensure(
     namespace: &str,
     object: Value,
 ) -> Result<(), ApiError> {
-    let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let writer = Writer {
-        server,
-        served,
-        context: None,
-        subresource: "",
-        dry_run: false,
-        tracking: Tracking::Update("kube-apiserver"),
-    };
+    let writer = writer(server, group, plural, "")?;
+    let served = writer.served;
     let Value::Object(mut object) = object else { return Ok(()) };
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());
@@ -162,17 +140,27 @@ pub(crate) async fn ensure(
     }
 }
 
+/// Writes in the server's own name.
+pub(crate) fn writer<'a>(
+    server: &'a Arc<ApiServer>,
+    group: &str,
+    plural: &str,
+    subresource: &'a str,
+) -> Result<Writer<'a>, ApiError> {
+    let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
+    let tracking = Tracking::Update("kube-apiserver");
+    Ok(Writer { server, served, context: None, subresource, dry_run: false, tracking })
+}
+
 /// Pods reach the API servers as `kubernetes.default`.
 pub(crate) async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let port = server.config.secure_port;
-    let first = service_range(server).nth(1);
-    let family = if first.is_ipv4() { "IPv4" } else { "IPv6" };
+    let first = server.config.service_cluster_ip_range.primary.nth(1);
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({
         "metadata": {"name": "kubernetes", "labels": labels},
         "spec": {
-            "clusterIP": first.to_string(), "clusterIPs": [first.to_string()], "type": "ClusterIP", "sessionAffinity": "None",
-            "ipFamilies": [family], "ipFamilyPolicy": "SingleStack",
+            "clusterIP": first.to_string(), "type": "ClusterIP", "sessionAffinity": "None", "ipFamilyPolicy": "SingleStack",
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
         },
     });

@@ -1,5 +1,6 @@
 //! What is served, as `/api`, `/apis` and the aggregated form tell it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::http::{HeaderValue, Method, Response, StatusCode, header};
@@ -76,7 +77,7 @@ pub(crate) fn answer(server: &Arc<ApiServer>, context: &Context, method: &Method
         ["apis"] if let Some(accept) = aggregated_as() => Ok(aggregated(server, context, &accept, false)),
         ["api"] => {
             let config = &server.server.config;
-            let address = format!("{}:{}", config.advertise_address, config.secure_port);
+            let address = SocketAddr::new(config.advertise_address, config.secure_port).to_string();
             ok(&json!({
                 "kind": "APIVersions", "versions": ["v1"],
                 "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],

@@ -4,18 +4,19 @@
 //! the lease ends. All servers watch the prefix and write what they find into the service's endpoints, as upstream's
 //! lease reconciler does.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ApiError;
+use api::{ApiError, ObjectExt as _};
 use futures::StreamExt as _;
 use serde_json::json;
 use store::{Keys, Op, Range, StoreError, Txn};
 use tokio::time::Instant;
 
-use crate::bootstrap::{ensure, publish_kubernetes_service};
+use crate::bootstrap::{ensure, publish_kubernetes_service, writer};
+use crate::handlers::DeleteOptions;
 use crate::server::{ApiServer, store_error};
 
 const PREFIX: &str = "/registry/masterleases/";
@@ -123,25 +124,35 @@ impl Announced {
 /// Writes the live servers into the endpoints of the service, which is made if it is not there. Nothing is written if they are as they should be.
 async fn reconcile(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let found = server.store().range(Range { keys_only: true, ..Range::prefix(PREFIX) }).await.map_err(store_error)?;
-    let addresses =
-        found.kvs.iter().filter_map(|kv| std::str::from_utf8(&kv.key).ok()?.strip_prefix(PREFIX)?.parse().ok());
-    let addresses: BTreeSet<IpAddr> = addresses.collect();
+    let addresses = found.kvs.iter().filter_map(|kv| std::str::from_utf8(&kv.key).ok()?.strip_prefix(PREFIX));
+    // In the order of their texts, as upstream has them.
+    let addresses: BTreeMap<&str, IpAddr> = addresses.filter_map(|text| Some((text, text.parse().ok()?))).collect();
     if addresses.is_empty() {
         return Ok(()); // The last one to stop leaves what there was, as upstream does.
     }
     publish_kubernetes_service(server).await?;
     let port = server.config.secure_port;
+    // While servers of both families are there, those of IPv6 are in the endpoints only, as upstream has it.
+    let family = if addresses.values().all(IpAddr::is_ipv6) { "IPv6" } else { "IPv4" };
+    let own = addresses.iter().filter(|(_, address)| api::addresses::family(**address) == family);
+    let own = own.map(|(text, _)| json!({"addresses": [text], "conditions": {"ready": true}}));
     let slice = json!({
         "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": "IPv4",
-        "endpoints": addresses.iter().map(|ip| json!({"addresses": [ip.to_string()], "conditions": {"ready": true}})).collect::<Vec<_>>(),
+        "addressType": family,
+        "endpoints": own.collect::<Vec<_>>(),
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     });
+    let known = server.cached("discovery.k8s.io", "endpointslices", "default/kubernetes");
+    if known.is_some_and(|known| known.text(&["addressType"]) != family) {
+        let writer = writer(server, "discovery.k8s.io", "endpointslices", "")?;
+        writer.delete("default", "kubernetes", &DeleteOptions::default()).await?;
+        server.feed.current().await.map_err(store_error)?;
+    }
     ensure(server, "discovery.k8s.io", "endpointslices", "default", slice).await?;
     let endpoints = json!({
         "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
         "subsets": [{
-            "addresses": addresses.iter().map(|ip| json!({"ip": ip.to_string()})).collect::<Vec<_>>(),
+            "addresses": addresses.keys().map(|text| json!({"ip": text})).collect::<Vec<_>>(),
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }],
     });

@@ -5,18 +5,19 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::GroupResource;
 use api::resources::Resource;
 use api::schema::{self, Type};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::custom::Custom;
 use crate::deprecation;
 use crate::handlers::Views;
-use crate::runtime_config::RuntimeConfig;
-use crate::storage::{Cache, Feed, PREFIX};
+use crate::server::Config;
+use crate::storage::{Cache, Feed, PREFIX, Reading};
 use crate::strategy::{self, Strategy};
 
 /// A resource in one version: everything the generic path needs to know of it.
@@ -37,6 +38,8 @@ pub(crate) struct Served {
     pub retired: CancellationToken,
     /// What of it is watched.
     pub views: Views,
+    /// How its columns are described, once somebody asked for a table.
+    pub columns: OnceLock<Value>,
 }
 
 /// Where the rules of a resource come from.
@@ -96,7 +99,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn builtin(feed: &Feed, runtime_config: &RuntimeConfig) -> Self {
+    pub(crate) fn builtin(feed: &Feed, config: &Config) -> Self {
         let mut registry = Self::default();
         let resources = api::resources::builtin();
         for info in resources {
@@ -104,7 +107,14 @@ impl Registry {
             let strategy = strategy::of(&info.group, &info.plural);
             let stored = info.verbs.iter().any(|verb| verb == "update");
             let prefix = format!("{PREFIX}{}/", info.storage_prefix());
-            let cache = stored.then(|| feed.cache(&prefix, strategy.selectable_fields()));
+            let reading = match (info.group.as_str(), info.plural.as_str()) {
+                ("", "services") => {
+                    let usual = api::addresses::family(config.service_cluster_ip_range.primary.address);
+                    Reading::Services(strategy.selectable_fields(), usual)
+                }
+                _ => Reading::Paths(strategy.selectable_fields()),
+            };
+            let cache = stored.then(|| feed.cache(&prefix, reading));
             // The first version listed for a group is its preferred one, which is also what is stored, even where it is turned off.
             let storage_version = match (info.group.as_str(), info.plural.as_str()) {
                 ("events.k8s.io", "events") => "v1".to_owned(),
@@ -119,10 +129,11 @@ impl Registry {
                 schema: Schema::Builtin(schema, strategy),
                 cache,
                 storage_version,
-                is_enabled: runtime_config.serves(info),
+                is_enabled: config.runtime_config.serves(info),
                 warning: deprecation::warning(&info.api_version(), &info.kind),
                 retired: CancellationToken::new(),
                 views: Views::default(),
+                columns: OnceLock::new(),
             }));
         }
         registry

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use api::addresses::Range;
 use api::{ApiError, Object};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -33,14 +34,14 @@ use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::{Registry, Served};
 use crate::runtime_config::RuntimeConfig;
+use crate::service_ranges::ServiceRanges;
 use crate::storage::{Encryption, EncryptionError, EncryptionSettings, Feed};
 
 /// How the API server is set up; upstream's flags of the same names fill it.
 pub struct Config {
     pub advertise_address: IpAddr,
     pub secure_port: u16,
-    /// `10.96.0.0/16`
-    pub service_cluster_ip_range: (IpAddr, u8),
+    pub service_cluster_ip_range: ServiceRanges,
     pub service_node_port_range: std::ops::RangeInclusive<u16>,
     /// Sign service-account tokens and check them.
     pub service_account_keys: ServiceAccountKeys,
@@ -71,7 +72,10 @@ impl Config {
         Self {
             advertise_address,
             secure_port: 6443,
-            service_cluster_ip_range: ([10, 96, 0, 0].into(), 16),
+            service_cluster_ip_range: ServiceRanges {
+                primary: Range { address: [10, 96, 0, 0].into(), bits: 16 },
+                secondary: None,
+            },
             service_node_port_range: 30000..=32767,
             service_account_keys,
             service_account_issuer: "https://kubernetes.default.svc".into(),
@@ -185,7 +189,7 @@ impl ApiServer {
             (store, encryption) = (started.clone(), Some(started));
         }
         let feed = Feed::new(store);
-        let registry = Registry::builtin(&feed, &config.runtime_config);
+        let registry = Registry::builtin(&feed, &config);
         feed.load(true).await?;
         tokio::spawn(feed.clone().run());
         let (rbac, node_authorizer) = (Rbac::new(&registry), NodeAuthorizer::new(&registry));

@@ -53,8 +53,12 @@ fn columns_of(served: &Served) -> (&[Column], &[PrinterColumn]) {
     }
 }
 
-/// How the columns of a resource are described.
-pub(crate) fn definitions(served: &Served) -> Value {
+/// How the columns of a resource are described: looked up once, they do not change.
+pub(crate) fn definitions(served: &Served) -> &Value {
+    served.columns.get_or_init(|| describe(served))
+}
+
+fn describe(served: &Served) -> Value {
     let (columns, printed) = columns_of(served);
     let definitions = columns
         .iter()

@@ -81,10 +81,11 @@ fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Object>) -> Object 
     let mut groups: BTreeMap<String, EndpointSubset> = BTreeMap::new();
     let publish = service::publishes_not_ready(service);
     let usable = |pod: &&Arc<Pod>| service::can_be_endpoint(pod) && (publish || !meta::is_deleting(&***pod));
-    let mut usable: Vec<_> = pods.iter().filter(usable).collect();
-    usable.sort_by(|a, b| service::addresses(a).next().cmp(&service::addresses(b).next()));
+    let usable = pods.iter().filter(usable);
+    let mut usable: Vec<_> = usable.filter_map(|pod| Some((own_address(service, pod)?, pod))).collect();
+    usable.sort_by_key(|(address, _)| *address);
     let over_capacity = usable.len() > MAX_ADDRESSES;
-    for pod in usable.into_iter().take(MAX_ADDRESSES) {
+    for (own, pod) in usable.into_iter().take(MAX_ADDRESSES) {
         let ports = endpoint_ports(service, pod);
         if ports.is_empty() && service::ports(service).next().is_some() {
             continue;
@@ -95,7 +96,7 @@ fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Object>) -> Object 
             ..Default::default()
         });
         let list = if publish || pod::is_ready(pod) { &mut subset.addresses } else { &mut subset.not_ready_addresses };
-        list.get_or_insert_default().push(address(service, pod));
+        list.get_or_insert_default().push(address(service, pod, own));
     }
     let base = known.map(|known| known.metadata.clone()).unwrap_or_else(|| ObjectMeta {
         name: service.metadata.name.clone(),
@@ -138,9 +139,16 @@ fn endpoint_ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     ports.collect()
 }
 
-fn address(service: &Service, pod: &Pod) -> EndpointAddress {
+/// The pod's address of the service's first family.
+fn own_address<'a>(service: &Service, pod: &'a Pod) -> Option<&'a str> {
+    let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_ref());
+    let Some(family) = families.and_then(|families| families.first()) else { return service::addresses(pod).next() };
+    service::addresses(pod).find(|address| service::is_of(address, family))
+}
+
+fn address(service: &Service, pod: &Pod, own: &str) -> EndpointAddress {
     EndpointAddress {
-        ip: service::addresses(pod).next().unwrap_or_default().to_owned(),
+        ip: own.to_owned(),
         hostname: service::hostname(pod, service).map(str::to_owned),
         node_name: Some(pod::node_name(pod)).filter(|node| !node.is_empty()).map(str::to_owned),
         target_ref: Some(ObjectReference {

@@ -13,6 +13,7 @@ mod endpoint_slice;
 mod endpoints;
 mod expectations;
 mod garbage_collector;
+mod guarded;
 mod hash;
 mod history;
 mod int_or_percent;
@@ -32,7 +33,7 @@ mod resource_quota;
 mod root_ca;
 mod service;
 mod service_account;
-mod storage_object;
+mod service_cidrs;
 mod taint_eviction;
 mod vac_protection;
 mod validating_admission_policy_status;
@@ -147,6 +148,7 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<job::Jobs>(),
         context.start::<endpoint_slice::EndpointSlices>(),
         context.start::<endpoints::Endpoints>(),
+        context.start::<service_cidrs::ServiceCidrs>(),
         context.start::<namespace::Namespaces>(),
         context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),

@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use client::{Change, Informer, Key, Next, ReconcileError, Reconciler, WorkQueue};
 
 use crate::controller::{Context, Controller};
-use crate::storage_object::{Guard, StorageObject, Volume};
+use crate::guarded::{Guard, Guarded, Volume};
 
 pub(crate) struct PvProtection {
     client: kube::Client,
-    volumes: Informer<StorageObject<Volume>>,
+    volumes: Informer<Guarded<Volume>>,
 }
 
 impl Controller for PvProtection {
@@ -16,7 +16,7 @@ impl Controller for PvProtection {
     const WORKERS: usize = 1;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
-        let volumes = context.informers.of::<StorageObject<Volume>>();
+        let volumes = context.informers.of::<Guarded<Volume>>();
         volumes.subscribe(move |change| {
             if !matches!(change, Change::Deleted(_)) && change.object().guard() != Guard::Keep {
                 queue.add(Key::of(&**change.object()));
@@ -26,7 +26,7 @@ impl Controller for PvProtection {
     }
 }
 
-fn is_used(volume: &StorageObject<Volume>) -> bool {
+fn is_used(volume: &Guarded<Volume>) -> bool {
     volume.text("/status/phase") == "Bound"
 }
 

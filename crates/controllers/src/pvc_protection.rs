@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
 use crate::controller::{Context, Controller};
-use crate::storage_object::{Claim, Guard, StorageObject};
+use crate::guarded::{Claim, Guard, Guarded};
 use crate::{meta, pod};
 
 const BY_CLAIM: &str = "claim";
 
 pub(crate) struct PvcProtection {
     client: kube::Client,
-    claims: Informer<StorageObject<Claim>>,
+    claims: Informer<Guarded<Claim>>,
     pods: Informer<Pod>,
 }
 
@@ -31,7 +31,7 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> + '_ {
 }
 
 /// A kubelet starts no pod with a claim that is to go, so a pod that is on no node does not use it.
-fn uses(pod: &Pod, claim: &StorageObject<Claim>) -> bool {
+fn uses(pod: &Pod, claim: &Guarded<Claim>) -> bool {
     // What waits only to be removed may itself wait for the claim.
     let is_shut_down = meta::is_deleting(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     let is_own = || meta::is_controlled_by(kube::Resource::meta(claim), meta::uid(pod));
@@ -45,7 +45,7 @@ impl Controller for PvcProtection {
     const WORKERS: usize = 2;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
-        let claims = context.informers.of::<StorageObject<Claim>>();
+        let claims = context.informers.of::<Guarded<Claim>>();
         claims.subscribe({
             let queue = queue.clone();
             move |change| {

@@ -54,6 +54,11 @@ pub(crate) fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).map(|ip| ip.ip.as_str())
 }
 
+/// Whether an address is of a family.
+pub(crate) fn is_of(address: &str, family: &str) -> bool {
+    api::addresses::lenient(address).is_some_and(|address| api::addresses::family(address) == family)
+}
+
 pub(crate) fn can_be_endpoint(pod: &Pod) -> bool {
     !pod::is_finished(pod) && addresses(pod).next().is_some()
 }

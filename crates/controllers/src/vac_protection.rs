@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use client::{Change, Informer, Key, Next, ReconcileError, Reconciler, WorkQueue};
 
 use crate::controller::{Context, Controller};
-use crate::storage_object::{AttributesClass, Claim, Guard, Kind, StorageObject, Volume};
+use crate::guarded::{AttributesClass, Claim, Guard, Guarded, Kind, Volume};
 
 const BY_CLASS: &str = "volumeAttributesClassName";
 
 pub(crate) struct VacProtection {
     client: kube::Client,
-    classes: Informer<StorageObject<AttributesClass>>,
-    volumes: Informer<StorageObject<Volume>>,
-    claims: Informer<StorageObject<Claim>>,
+    classes: Informer<Guarded<AttributesClass>>,
+    volumes: Informer<Guarded<Volume>>,
+    claims: Informer<Guarded<Claim>>,
 }
 
 impl Controller for VacProtection {
@@ -22,7 +22,7 @@ impl Controller for VacProtection {
     const WORKERS: usize = 1;
 
     fn build(context: &Context, queue: WorkQueue) -> Self {
-        let classes = context.informers.of::<StorageObject<AttributesClass>>();
+        let classes = context.informers.of::<Guarded<AttributesClass>>();
         classes.subscribe({
             let queue = queue.clone();
             move |change| {
@@ -40,10 +40,10 @@ impl Controller for VacProtection {
 /// Those who name classes; a class that waits is looked at when one of them changes.
 fn users<T: Kind>(
     context: &Context,
-    classes: &Informer<StorageObject<AttributesClass>>,
+    classes: &Informer<Guarded<AttributesClass>>,
     queue: &WorkQueue,
-) -> Informer<StorageObject<T>> {
-    let users = context.informers.of::<StorageObject<T>>();
+) -> Informer<Guarded<T>> {
+    let users = context.informers.of::<Guarded<T>>();
     users.add_index(BY_CLASS, named);
     let (classes, queue) = (classes.clone(), queue.clone());
     users.subscribe(move |change| {
@@ -61,7 +61,7 @@ fn users<T: Kind>(
 }
 
 /// The classes that a volume or claim has, wants, or is being changed to.
-fn named<T: Kind>(user: &StorageObject<T>) -> Vec<String> {
+fn named<T: Kind>(user: &Guarded<T>) -> Vec<String> {
     let places = [
         "/spec/volumeAttributesClassName",
         "/status/currentVolumeAttributesClassName",

@@ -1,5 +1,7 @@
 //! What runs in a new cluster as ordinary pods: cluster DNS.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
@@ -8,16 +10,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cluster::{DNS_IP, DOMAIN};
+use crate::cluster::DOMAIN;
 
 pub(crate) const DNS: &str = "ferry-dns";
 const NAMESPACE: &str = "kube-system";
 
 /// Creates the add-ons where they are missing; a user's changes to them are kept, but for the image of our own version.
-pub(crate) async fn apply(client: &kube::Client) -> Result<()> {
+pub(crate) async fn apply(client: &kube::Client, dns: IpAddr) -> Result<()> {
     let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
     create::<ServiceAccount>(client, json!({"metadata": {"name": DNS, "labels": labels}})).await?;
-    create::<Service>(client, dns_service(&labels)).await?;
+    create::<Service>(client, dns_service(&labels, dns)).await?;
     create::<Deployment>(client, dns_deployment(&labels)).await
 }
 
@@ -50,11 +52,11 @@ where
     Ok(())
 }
 
-fn dns_service(labels: &Value) -> Value {
+fn dns_service(labels: &Value, address: IpAddr) -> Value {
     json!({
         "metadata": {"name": "kube-dns", "labels": labels, "annotations": {"prometheus.io/port": "9153", "prometheus.io/scrape": "true"}},
         "spec": {
-            "selector": {"k8s-app": "kube-dns"}, "clusterIP": DNS_IP.to_string(),
+            "selector": {"k8s-app": "kube-dns"}, "clusterIP": address.to_string(),
             "ports": [
                 {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
                 {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},

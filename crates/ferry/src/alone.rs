@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use apiserver::ServiceRanges;
 use client::Informers;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{host_address, host_name};
+use crate::cluster::{host_name, public_address};
 use crate::control_plane::{self, Settings};
 use crate::node;
 use crate::pki::Identity;
@@ -61,11 +62,12 @@ pub(crate) async fn apiserver(options: cli::Apiserver) -> Result<()> {
         Some(store) => store.clone(),
         None => etcd::connect(&options.etcd, drain.clone()).await?,
     };
+    let advertise_address = public_address(options.advertise_address, options.bind_address);
     let proxy_ca = options.api.auth.requestheader_client_ca_file.clone();
     let settings = Settings {
         listen: (options.bind_address, options.secure_port),
-        advertise_address: options.advertise_address.unwrap_or_else(host_address),
-        service_cluster_ip_range: options.service_cluster_ip_range,
+        advertise_address,
+        service_cluster_ip_range: ServiceRanges::parse(&options.service_cluster_ip_range, Some(advertise_address))?,
         service_node_port_range: options.service_node_port_range,
         flags: options.api,
         service_account_key: read(&options.service_account_signing_key_file)?.into_bytes(),
@@ -140,8 +142,8 @@ pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
     }
     crate::preflight::check(&options.root)?;
     let state = options.root.join("network");
-    let network =
-        node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &options.service_cluster_ip_range).await?;
+    let services = ServiceRanges::parse(&options.service_cluster_ip_range, None)?;
+    let network = node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &services).await?;
     let runtime = node::open_runtime(options.root, Some(network)).await?;
     node::add_builtin_images(&runtime).await?;
     let drain = until_signalled()?;

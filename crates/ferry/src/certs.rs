@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use apiserver::ServiceRanges;
 
 use crate::cli::Certs;
-use crate::cluster::{first_host, host_address, host_name, parse_cidr};
+use crate::cluster::{host_address, host_name};
 use crate::control_plane::FrontProxy;
 use crate::kubeconfig;
 use crate::pki::{Identity, Pki};
@@ -53,8 +54,13 @@ pub(crate) fn signing(pki: &Pki) -> Result<Option<Arc<controllers::Signing>>> {
 }
 
 /// A serving certificate for every name the API server is called by, and the one it calls kubelets with.
-pub(crate) fn apiserver(pki: &Pki, host: &str, address: IpAddr, service_cidr: &str) -> Result<ApiServerCertificates> {
-    apiserver_at(pki, host, &[address], service_cidr)
+pub(crate) fn apiserver(
+    pki: &Pki,
+    host: &str,
+    address: IpAddr,
+    services: &ServiceRanges,
+) -> Result<ApiServerCertificates> {
+    apiserver_at(pki, host, &[address], services)
 }
 
 /// The same for a server with several addresses.
@@ -62,7 +68,7 @@ pub(crate) fn apiserver_at(
     pki: &Pki,
     host: &str,
     addresses: &[IpAddr],
-    service_cidr: &str,
+    services: &ServiceRanges,
 ) -> Result<ApiServerCertificates> {
     let names = [
         host,
@@ -72,7 +78,7 @@ pub(crate) fn apiserver_at(
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ];
-    let always = [IpAddr::V4(Ipv4Addr::LOCALHOST), first_host(parse_cidr(service_cidr)?.0)];
+    let always = [IpAddr::V4(Ipv4Addr::LOCALHOST), services.primary.nth(1)];
     let addresses = [addresses, &always].concat();
     Ok(ApiServerCertificates {
         serving: pki.server("apiserver", "kube-apiserver", &names, &addresses)?,
@@ -115,7 +121,8 @@ pub(crate) fn run(options: &Certs) -> Result<()> {
     }
     let node = options.node_name.clone().unwrap_or_else(host_name);
     let address = options.advertise_address.unwrap_or_else(host_address);
-    apiserver(&pki, &node, address, &options.service_cluster_ip_range)?;
+    let services = ServiceRanges::parse(&options.service_cluster_ip_range, None)?;
+    apiserver(&pki, &node, address, &services)?;
     kubelet(&pki, &node, address)?;
     front_proxy(&options.dir.join("pki"))?;
     pki.service_account_key()?;

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use apiserver::ServiceRanges;
+
 pub(crate) const SERVICE_CIDR: &str = "10.96.0.0/16";
 pub(crate) const POD_CIDR: &str = "10.244.0.0/16";
-pub(crate) const DNS_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 pub(crate) const DOMAIN: &str = "cluster.local";
 pub(crate) const KUBELET_PORT: u16 = 10250;
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -35,12 +36,9 @@ pub(crate) fn parse_cidr(text: &str) -> anyhow::Result<(IpAddr, u8)> {
     Ok((address, bits))
 }
 
-/// The first address of a range, which the `kubernetes` service has.
-pub(crate) fn first_host(base: IpAddr) -> IpAddr {
-    match base {
-        IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base) + 1)),
-        v6 => v6,
-    }
+/// Cluster DNS is the tenth of the services' addresses, as kubeadm has it.
+pub(crate) fn dns_address(services: &ServiceRanges) -> IpAddr {
+    services.primary.nth(10)
 }
 
 /// The machine's name, as nodes are named.
@@ -53,10 +51,17 @@ pub(crate) fn host_name() -> String {
 /// The address this machine is reached at: that of its default route, or loopback where it has none.
 pub(crate) fn host_address() -> IpAddr {
     // Connecting a datagram socket sends nothing; it only makes the kernel choose a source address.
-    let chosen = std::net::UdpSocket::bind(("0.0.0.0", 0))
-        .and_then(|socket| socket.connect(("192.0.2.1", 9)).and_then(|()| socket.local_addr()));
-    match chosen {
-        Ok(address) if !address.ip().is_unspecified() => address.ip(),
-        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
-    }
+    let towards = |(any, other): (&str, &str)| {
+        let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((other, 9)).ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_unspecified())
+    };
+    let found = [("0.0.0.0", "192.0.2.1"), ("::", "2001:db8::1")].into_iter().find_map(towards);
+    found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The address others reach a server at that says where it listens and maybe how it is reached.
+pub(crate) fn public_address(advertise: Option<IpAddr>, bind: IpAddr) -> IpAddr {
+    let bound = Some(bind).filter(|bind| !bind.is_unspecified() && !bind.is_loopback());
+    advertise.filter(|address| !address.is_unspecified()).or(bound).unwrap_or_else(host_address)
 }

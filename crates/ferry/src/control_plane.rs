@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys};
+use apiserver::{ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys, ServiceRanges};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::parse_cidr;
 use crate::reload;
 use crate::renewal::Shown;
 
@@ -22,7 +21,7 @@ use crate::renewal::Shown;
 pub(crate) struct Settings {
     pub(crate) listen: (IpAddr, u16),
     pub(crate) advertise_address: IpAddr,
-    pub(crate) service_cluster_ip_range: String,
+    pub(crate) service_cluster_ip_range: ServiceRanges,
     pub(crate) service_node_port_range: String,
     /// Signs service-account tokens, in PEM.
     pub(crate) service_account_key: Vec<u8>,
@@ -131,7 +130,7 @@ pub(crate) async fn start(
     let config = Config {
         advertise_address: settings.advertise_address,
         secure_port: settings.listen.1,
-        service_cluster_ip_range: parse_cidr(&settings.service_cluster_ip_range)?,
+        service_cluster_ip_range: settings.service_cluster_ip_range,
         service_node_port_range: first.parse()?..=last.parse()?,
         service_account_keys,
         service_account_issuer: settings.service_account_issuer,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use apiserver::ServiceRanges;
 use async_trait::async_trait;
 use cri::v1::{PodSandboxConfig, Protocol};
 use network::{Ipv4Prefix, PortMapping};
@@ -55,14 +56,15 @@ pub(crate) async fn open_network(
     state_dir: PathBuf,
     pod_cidr: &str,
     cluster_cidr: &str,
-    service_cidr: &str,
+    services: &ServiceRanges,
 ) -> Result<Arc<network::PodNetwork>> {
     let prefix =
         |text: &str| text.parse::<Ipv4Prefix>().with_context(|| format!("{text:?} is not a range of IPv4 addresses"));
     let mut config = network::Config::new(prefix(pod_cidr)?, state_dir);
     config.bridge = BRIDGE.to_owned();
     config.cluster_cidr = Some(prefix(cluster_cidr)?);
-    config.service_cidr = Some(prefix(service_cidr)?);
+    let mut services = services.iter().filter(|range| range.address.is_ipv4());
+    config.service_cidr = services.next().map(|range| prefix(&range.to_string())).transpose()?;
     Ok(Arc::new(network::PodNetwork::open(config).await?))
 }
 

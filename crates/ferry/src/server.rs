@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use apiserver::ServiceRanges;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::alone::until_signalled;
 use crate::cli::Server;
-use crate::cluster::{ISSUER, host_address, host_name};
+use crate::cluster::{ISSUER, host_name, public_address};
 use crate::control_plane::{self, FrontProxy, Settings, accounts_of, client_for};
 use crate::pki::{self, Pki};
 use crate::{certs, etcd, kubeconfig, renewal, shared_pki};
@@ -121,12 +122,17 @@ async fn serve(
     ended
 }
 
+fn services(options: &Server) -> Result<ServiceRanges> {
+    let public = public_address(options.advertise_address, options.bind_address);
+    Ok(ServiceRanges::parse(&options.service_cluster_ip_range, Some(public))?)
+}
+
 fn certificates(options: &Server, pki: &Pki) -> Result<certs::ApiServerCertificates> {
-    let address = options.advertise_address.unwrap_or_else(host_address);
+    let address = public_address(options.advertise_address, options.bind_address);
     let mut addresses = vec![address];
     addresses.extend(Some(options.bind_address).filter(|address| !address.is_unspecified()));
     addresses.extend(&options.tls_san);
-    certs::apiserver_at(pki, &host_name(), &addresses, &options.service_cluster_ip_range)
+    certs::apiserver_at(pki, &host_name(), &addresses, &services(options)?)
 }
 
 fn settings(
@@ -138,8 +144,8 @@ fn settings(
     let authorities = pki.authorities()?;
     Ok(Settings {
         listen: (options.bind_address, options.secure_port),
-        advertise_address: options.advertise_address.unwrap_or_else(host_address),
-        service_cluster_ip_range: options.service_cluster_ip_range.clone(),
+        advertise_address: public_address(options.advertise_address, options.bind_address),
+        service_cluster_ip_range: services(options)?,
         service_node_port_range: options.service_node_port_range.clone(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use apiserver::ApiServer;
+use apiserver::{ApiServer, ServiceRanges};
 use client::Informers;
 use tokio::sync::watch;
 
 use crate::cli::Up;
-use crate::cluster::{DNS_IP, DOMAIN, DataDir, ISSUER, host_address, host_name};
+use crate::cluster::{DOMAIN, DataDir, ISSUER, dns_address, host_address, host_name};
 use crate::control_plane::{self, FrontProxy, Settings, accounts_of, client_for};
 use crate::pki::{self, Pki};
 use crate::progress::{Progress, human};
@@ -30,6 +30,7 @@ struct Host {
     name: String,
     address: IpAddr,
     pod_cidr: String,
+    services: ServiceRanges,
     data: DataDir,
 }
 
@@ -48,10 +49,11 @@ pub(crate) async fn run(options: Up) -> Result<()> {
 
 /// Starts everything and keeps it up; ends only when something fails.
 async fn bring_up(options: &Up, progress: &Progress, running: &mut Running) -> Result<()> {
-    let admin = start(options, progress, running).await?;
-    let node = node_name(options);
+    let services = services(options)?;
+    let admin = start(options, services, progress, running).await?;
+    let (node, dns) = (node_name(options), dns_address(&services));
     tokio::select! {
-        ready = ready::cluster(admin, &node, progress) => ready?,
+        ready = ready::cluster(admin, &node, dns, progress) => ready?,
         failed = running.failure() => return Err(failed),
     }
     greet(options, progress);
@@ -83,12 +85,32 @@ fn node_name(options: &Up) -> String {
     options.node_name.clone().unwrap_or_else(host_name)
 }
 
+fn address(options: &Up) -> IpAddr {
+    options.advertise_address.unwrap_or_else(host_address)
+}
+
+/// Pods and the proxy here know IPv4 only: services may have another address of IPv6, but are reached at the first.
+fn services(options: &Up) -> Result<ServiceRanges> {
+    let services = ServiceRanges::parse(&options.service_cluster_ip_range, Some(address(options)))?;
+    let primary = services.primary;
+    anyhow::ensure!(
+        primary.address.is_ipv4(),
+        "pods have addresses of IPv4 here: {primary} cannot be the first range of services"
+    );
+    Ok(services)
+}
+
 fn kubeconfig_path(options: &Up) -> PathBuf {
     options.kubeconfig.clone().unwrap_or_else(kubeconfig::default_path)
 }
 
 /// Starts every component; answers a client for the cluster's administrator.
-async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Result<kube::Client> {
+async fn start(
+    options: &Up,
+    services: ServiceRanges,
+    progress: &Progress,
+    running: &mut Running,
+) -> Result<kube::Client> {
     let data = DataDir(options.data_dir.clone());
     preflight::check(data.path())?;
     let listener =
@@ -97,8 +119,9 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
     drop(control_plane::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port), "--kubelet-port").await?);
     let host = Host {
         name: node_name(options),
-        address: options.advertise_address.unwrap_or_else(host_address),
+        address: address(options),
         pod_cidr: first_node_cidr(&options.cluster_cidr)?,
+        services,
         data,
     };
 
@@ -110,7 +133,7 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
 
     let begun = Instant::now();
     let pki = Pki::open(&host.data.join("pki"))?;
-    let certificates = certs::apiserver(&pki, &host.name, host.address, &options.service_cluster_ip_range)?.shown()?;
+    let certificates = certs::apiserver(&pki, &host.name, host.address, &host.services)?.shown()?;
     let front_proxy = certs::front_proxy(&host.data.join("pki"))?;
     let proxy_client = front_proxy.client.clone();
     let settings = settings(options, &pki, &host, &certificates, front_proxy)?;
@@ -130,7 +153,7 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
     let kubelet = Shown::new(&certs::kubelet(&pki, &host.name, host.address)?)?;
     start_node(options, &pki, &host, &server, kubelet.clone(), progress, running).await?;
     let admin = client_for(&server, "system:admin", &["system:masters"]);
-    addons::apply(&admin).await?;
+    addons::apply(&admin, dns_address(&services)).await?;
     // Last, so that a cluster that did not start is not the current one.
     write_kubeconfig(options, &pki)?;
     let renewal = renewal(options.clone(), pki, host, certificates, [kubelet, proxy_client]);
@@ -141,7 +164,7 @@ async fn start(options: &Up, progress: &Progress, running: &mut Running) -> Resu
 /// Makes certificates anew that end soon, the administrator's too.
 fn renewal(options: Up, pki: Pki, host: Host, shown: certs::ApiServerShown, others: [Arc<Shown>; 2]) -> Renewal {
     Box::new(move || {
-        let own = certs::apiserver(&pki, &host.name, host.address, &options.service_cluster_ip_range)?;
+        let own = certs::apiserver(&pki, &host.name, host.address, &host.services)?;
         own.show(&shown)?;
         let node = certs::kubelet(&pki, &host.name, host.address)?;
         let (_, proxy_client) = certs::front_proxy_client(&host.data.join("pki"))?;
@@ -186,10 +209,9 @@ async fn start_node(
     progress: &Progress,
     running: &mut Running,
 ) -> Result<()> {
-    let Host { name, address, pod_cidr, data } = host;
+    let Host { name, address, pod_cidr, services, data } = host;
     let begun = Instant::now();
     running.network = true;
-    let services = &options.service_cluster_ip_range;
     let network = node::open_network(data.join("network"), pod_cidr, &options.cluster_cidr, services).await?;
     progress.done("pod network", begun.elapsed(), pod_cidr);
 
@@ -216,7 +238,7 @@ async fn start_node(
     let config = kubelet::Config {
         root_dir: data.join("kubelet"),
         pod_logs_dir: data.join("log/pods"),
-        cluster_dns: vec![IpAddr::V4(DNS_IP)],
+        cluster_dns: vec![dns_address(services)],
         cluster_domain: DOMAIN.to_owned(),
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr.clone()),
@@ -239,7 +261,7 @@ fn settings(
     Ok(Settings {
         listen: (IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.secure_port),
         advertise_address: host.address,
-        service_cluster_ip_range: options.service_cluster_ip_range.clone(),
+        service_cluster_ip_range: host.services,
         service_node_port_range: "30000-32767".into(),
         flags: options.api.clone(),
         service_account_key: pki.service_account_key()?,

@@ -10,7 +10,6 @@ mod ports;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use api::addresses::Range;
 use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
@@ -19,22 +18,18 @@ use self::addresses::Addresses;
 use self::ports::Ports;
 use super::Attributes;
 use crate::server::ApiServer;
+use crate::service_ranges::ServiceRanges;
 use crate::strategy::service::{has_node_ports, is_addressed, kind, listed, needs_health_check, node_ports};
 
 /// What the server is configured to hand out.
 pub(crate) struct Allocator {
-    /// One range for each family of addresses; services get one of the first unless they ask for another.
-    ranges: Vec<Range>,
+    ranges: ServiceRanges,
     ports: RangeInclusive<u16>,
 }
 
 impl Allocator {
-    pub(crate) fn new((address, bits): (std::net::IpAddr, u8), ports: RangeInclusive<u16>) -> Self {
-        Self { ranges: vec![Range { address, bits }], ports }
-    }
-
-    fn families(&self) -> impl Iterator<Item = &'static str> {
-        self.ranges.iter().map(|range| addresses::family(range.address))
+    pub(crate) fn new(ranges: ServiceRanges, ports: RangeInclusive<u16>) -> Self {
+        Self { ranges, ports }
     }
 }
 
@@ -50,7 +45,7 @@ pub(super) fn service(
     }
     pair_cluster_ips(service, old);
     let refused = |service: &Object, errors: &[FieldError]| ApiError::invalid("", "Service", service.name(), errors);
-    families::settle(&server.allocator, service, old).map_err(|errors| refused(service, &errors))?;
+    families::settle(&server.allocator.ranges, service, old).map_err(|errors| refused(service, &errors))?;
     Addresses::new(server, attributes.dry_run).give(service, old)?;
     Ports::new(server, attributes, service).give(service, old)
 }

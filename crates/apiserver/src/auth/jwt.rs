@@ -218,7 +218,9 @@ mod tests {
         };
         assert!(key.signed(&parse(&token("ES512")).unwrap()));
         assert!(!key.signed(&parse(&token("ES384")).unwrap()));
-        let other = format!("{}A", token("ES512").strip_suffix(|_: char| true).unwrap());
+        let mut other = token("ES512");
+        let last = if other.pop() == Some('A') { 'B' } else { 'A' };
+        other.push(last);
         assert!(parse(&other).is_none_or(|other| !key.signed(&other)));
         let nowhere = json!({"kty": "EC", "crv": "P-521", "x": x, "y": x});
         assert!(!Key::read(&nowhere).unwrap().signed(&parse(&token("ES512")).unwrap()), "no point of the curve");

@@ -84,6 +84,7 @@ impl Resources {
                 warning: None,
                 retired: retired.clone(),
                 views: Views::default(),
+                columns: std::sync::OnceLock::new(),
             })
         };
         let versions = definition.versions.iter().enumerate();

@@ -23,7 +23,7 @@ pub(crate) fn of(service: &Object) -> BTreeMap<String, Bytes> {
     let mut claims = BTreeMap::new();
     for address in service.at(&["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten() {
         // `None` is a headless service's.
-        let Some(address) = address.as_str().and_then(|text| text.parse::<std::net::IpAddr>().ok()) else { continue };
+        let Some(address) = address.as_str().and_then(api::addresses::lenient) else { continue };
         claims.insert(format!("{ADDRESSES}{address}"), ip_address(&address, namespace, name));
     }
     for number in node_ports(service) {
@@ -41,7 +41,7 @@ pub(crate) fn node_ports(service: &Object) -> Vec<i64> {
 }
 
 fn ip_address(address: &std::net::IpAddr, namespace: &str, name: &str) -> Bytes {
-    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let family = api::addresses::family(*address);
     let (managed_by, allocator) = MANAGED_BY;
     let now = crate::handlers::now();
     let object = json!({

@@ -33,9 +33,9 @@ impl Feed {
     }
 
     /// The cache of a prefix; resources that are stored together share it.
-    pub(crate) fn cache(&self, prefix: &str, selectable: &'static [&'static str]) -> Arc<Cache> {
+    pub(crate) fn cache(&self, prefix: &str, reading: Reading) -> Arc<Cache> {
         let mut caches = self.caches.write();
-        let new = || Arc::new(Cache::new(prefix.to_owned(), Reading::Paths(selectable)));
+        let new = || Arc::new(Cache::new(prefix.to_owned(), reading));
         caches.entry(prefix.to_owned()).or_insert_with(new).clone()
     }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::texts::Texts;
+use crate::strategy::service::default_on_read;
 
 /// What an enveloped message begins with.
 const PROTOBUF: &[u8] = b"k8s\0";
@@ -44,6 +45,8 @@ pub(crate) struct Stored {
 pub(crate) enum Reading {
     /// The values at these paths.
     Paths(&'static [&'static str]),
+    /// The same of services, which get what they lack; the family is that of those that do not say.
+    Services(&'static [&'static str], &'static str),
     Custom(Arc<dyn Examine>),
 }
 
@@ -72,6 +75,10 @@ impl Stored {
             let object = unpack(&bytes).map_err(serde::de::Error::custom)?;
             return Self::read(key, revision, api::object::canonical(&object).into(), reading);
         }
+        let bytes = match reading {
+            Reading::Services(_, usual) => default_on_read(&bytes, usual)?.map_or(bytes, Bytes::from),
+            _ => bytes,
+        };
         let head: Head<'_> = serde_json::from_slice(&bytes)?;
         let meta: Meta = serde_json::from_str(head.metadata.get())?;
         let at = (head.metadata.get().as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
@@ -84,7 +91,7 @@ impl Stored {
         let labels = Texts::new(meta.labels.iter().flatten().flat_map(|(key, value)| [key, value]));
         let (selectable, fields, is_plain): (&[&str], _, _) = match reading {
             Reading::Paths([]) => (&[], Texts::default(), true),
-            Reading::Paths(paths) => (paths, fields(&bytes, paths)?, true),
+            Reading::Paths(paths) | Reading::Services(paths, _) => (paths, fields(&bytes, paths)?, true),
             Reading::Custom(custom) => {
                 let (fields, is_plain) = custom.examine(serde_json::from_slice(&bytes)?);
                 (&[], fields, is_plain)

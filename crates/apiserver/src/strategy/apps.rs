@@ -78,8 +78,8 @@ pub(super) fn matches_template(selector: &Selector, template: &At<'_>) {
     }
 }
 
-/// A selector that is required and selects the template's pods, then the template. `empty` is what an empty one is told.
-fn selector_and_template(spec: &At<'_>, empty: &str, kind: &str) {
+/// A selector that is required; `empty` is what an empty one is told.
+fn needed_selector<'a>(spec: &At<'a>, empty: &str) -> At<'a> {
     let selector = spec.field("selector");
     if selector.exists() {
         selector.selector();
@@ -89,18 +89,26 @@ fn selector_and_template(spec: &At<'_>, empty: &str, kind: &str) {
     } else {
         selector.required("");
     }
-    let template = spec.field("template");
-    match parsed(&selector) {
-        Some(parsed) if selector.exists() && !is_empty(&selector) => matches_template(&parsed, &template),
-        Some(_) => (),
-        // Without a selector nothing is selected.
-        None if !selector.exists() => template.at(&["metadata", "labels"]).invalid(NOT_SELECTED),
-        None => {
-            selector.invalid_as(SELECTOR, "invalid label selector");
-            return;
-        }
+    selector
+}
+
+/// Whether a selector can be used; then a template that it does not select is told so. Without a selector nothing is selected.
+fn selects(selector: &At<'_>, template: &At<'_>) -> bool {
+    match parsed(selector) {
+        _ if !selector.exists() => template.at(&["metadata", "labels"]).invalid(NOT_SELECTED),
+        Some(parsed) => matches_template(&parsed, template),
+        None => return false,
     }
-    lasting_template(&template, kind);
+    true
+}
+
+/// A selector that is required and selects the template's pods, then the template.
+fn selector_and_template(spec: &At<'_>, empty: &str, kind: &str) {
+    let (selector, template) = (needed_selector(spec, empty), spec.field("template"));
+    match selects(&selector, &template) {
+        true => lasting_template(&template, kind),
+        false => selector.invalid_as(SELECTOR, "invalid label selector"),
+    }
 }
 
 fn percent_or_number(at: &At<'_>) -> i64 {

@@ -1,6 +1,7 @@
 //! Services. Addresses and node ports are handed out by admission, which knows what is taken.
 
 mod changes;
+mod on_read;
 mod validation;
 mod warnings;
 
@@ -9,6 +10,7 @@ use api::validation::NameRule;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+pub(crate) use self::on_read::default_on_read;
 pub(crate) use self::validation::cluster_ips;
 use super::{Strategy, items, items_mut, set_default};
 
@@ -129,6 +131,11 @@ pub(crate) fn listed<'a>(service: &'a Object, field: &str) -> &'a [Value] {
 /// It has no address, only endpoints.
 fn is_headless(service: &Object) -> bool {
     matches!(listed(service, "clusterIPs"), [only] if only == "None")
+}
+
+/// Its endpoints are the pods that it selects; those of others are written by somebody else.
+pub(crate) fn selects(service: &Object) -> bool {
+    service.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|labels| !labels.is_empty())
 }
 
 /// From outside of the cluster.

@@ -347,7 +347,11 @@ fn endpoints(object: &Object) -> Value {
     for subset in list(object, &["subsets"]) {
         for port in list(subset, &["ports"]) {
             let addresses = list(subset, &["addresses"]).into_iter();
-            all.extend(addresses.map(|a| format!("{}:{}", a.text(&["ip"]), count(port, &["port"]))));
+            let places = addresses.map(|a| match a.text(&["ip"]) {
+                six if six.contains(':') => format!("[{six}]:{}", count(port, &["port"])),
+                four => format!("{four}:{}", count(port, &["port"])),
+            });
+            all.extend(places);
         }
     }
     if all.is_empty() { "<none>".into() } else { limited(all.iter().map(String::as_str).collect(), 3) }

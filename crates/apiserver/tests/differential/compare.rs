@@ -33,6 +33,8 @@ fn normalize(key: &str, value: &mut Value) {
             if matches!(key, "uid" | "resourceVersion" | "continue" | "token") || is_time || text.starts_with("10.96.")
             {
                 *text = format!("<{}>", if is_time { "time" } else { key });
+            } else if text.starts_with("fd00:96:") {
+                *text = format!("<{key} of IPv6>");
             } else {
                 *text = without_dumps(&without_uids(text));
                 // How far a server has come is its own affair.

@@ -1,14 +1,15 @@
 //! Ferry's API server in this process, on a store of its own.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys};
+use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys, ServiceRanges};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+
+use super::Flags;
 
 pub(crate) struct Ferry {
     server: Arc<ApiServer>,
@@ -17,7 +18,7 @@ pub(crate) struct Ferry {
 }
 
 impl Ferry {
-    pub(crate) async fn start() -> Result<Self> {
+    pub(crate) async fn start(flags: &Flags) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let store = Arc::new(store::Embedded::open(dir.path(), store::Options::default())?);
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?.serialize_pem();
@@ -26,10 +27,13 @@ impl Ferry {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
+        let flag = |name: &str, usual: &str| flags.get(name).map_or(usual, String::as_str).to_owned();
+        let advertise_address = flag("--advertise-address", "192.0.2.1").parse()?;
+        let ranges = flag("--service-cluster-ip-range", "10.96.0.0/16");
         let config = Config {
-            advertise_address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-            secure_port: 6443,
-            service_cluster_ip_range: (IpAddr::V4(Ipv4Addr::new(10, 96, 0, 0)), 16),
+            advertise_address,
+            secure_port: flag("--secure-port", "6443").parse()?,
+            service_cluster_ip_range: ServiceRanges::parse(&ranges, Some(advertise_address))?,
             service_node_port_range: 30000..=32767,
             service_account_keys: ServiceAccountKeys::read(key.as_bytes(), &[])?,
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),

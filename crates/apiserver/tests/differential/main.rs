@@ -3,6 +3,7 @@
 //! `cases/NAME.yaml` holds requests, `cases/NAME.answers` what stock v1.36 said to each, one line of JSON per request,
 //! without what differs from run to run. `FERRY_ORACLE=KUBECONFIG cargo test -p apiserver --test differential` asks a
 //! freshly started stock kube-apiserver instead and writes its answers down; `FERRY_CASE=NAME` takes one case alone.
+//! A case whose first lines are `# --FLAG=VALUE` is for servers with these flags: it is only recorded when it is named.
 //!
 //! `differences.txt` names the answers that still differ, as `CASE NUMBER`. It may only shrink: an answer on it that is
 //! the same must be taken off. `FERRY_DIFFERENCES=1` shows them all.
@@ -95,9 +96,18 @@ fn cases() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn steps(case: &Path) -> Result<Vec<Step>> {
+/// What a case's server is started with beyond the usual.
+type Flags = BTreeMap<String, String>;
+
+fn read(case: &Path) -> Result<(Flags, Vec<Step>)> {
     let text = std::fs::read_to_string(case)?;
-    serde_saphyr::from_str(&text).with_context(|| case.display().to_string())
+    let flags = text
+        .lines()
+        .map_while(|line| line.strip_prefix("# ")?.split_once('='))
+        .filter(|(name, _)| name.starts_with("--"));
+    let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let steps = serde_saphyr::from_str(&text).with_context(|| case.display().to_string())?;
+    Ok((flags, steps))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,8 +119,8 @@ async fn answers_are_those_of_stock() -> Result<()> {
     let known: BTreeSet<&str> = include_str!("differences.txt").lines().filter(|_| !all).collect();
     let (mut differences, mut mended, mut count) = (Vec::new(), Vec::new(), 0);
     for case in cases()? {
-        let ferry = ferry::Ferry::start().await?;
-        let (steps, mut versions) = (steps(&case)?, Versions::new());
+        let ((flags, steps), mut versions) = (read(&case)?, Versions::new());
+        let ferry = ferry::Ferry::start(&flags).await?;
         let answers = std::fs::read_to_string(case.with_extension("answers")).context("not recorded yet")?;
         let answers: Vec<Value> = answers.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
         // Recorded before a rule of normal form was added, they are still good.
@@ -139,8 +149,11 @@ async fn answers_are_those_of_stock() -> Result<()> {
 async fn record(kubeconfig: &Path) -> Result<()> {
     let oracle = oracle::Oracle::connect(kubeconfig).await?;
     for case in cases()? {
-        let (mut answers, mut versions) = (String::new(), Versions::new());
-        for step in steps(&case)? {
+        let ((flags, steps), mut answers, mut versions) = (read(&case)?, String::new(), Versions::new());
+        if !flags.is_empty() && std::env::var_os("FERRY_CASE").is_none() {
+            continue;
+        }
+        for step in steps {
             let (code, body) = answer(&step, &mut versions, |request| oracle.send(request)).await?;
             let answer = compare::normal(json!({ "code": code, "body": body }));
             answers.push_str(&serde_json::to_string(&answer)?);

@@ -4,7 +4,6 @@
 //! it is in, so that one pod's change rewrites one slice.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
@@ -48,17 +47,13 @@ fn families(service: &Service, pods: &[Arc<Pod>]) -> Vec<&'static str> {
     if let Some(asked) = asked {
         return asked.iter().map(|family| if family == "IPv6" { "IPv6" } else { "IPv4" }).collect();
     }
-    let has_v6 = pods.iter().any(|pod| service::addresses(pod).any(|address| is_family(address, "IPv6")));
-    let has_v4 = pods.iter().any(|pod| service::addresses(pod).any(|address| is_family(address, "IPv4")));
+    let has_v6 = pods.iter().any(|pod| service::addresses(pod).any(|address| service::is_of(address, "IPv6")));
+    let has_v4 = pods.iter().any(|pod| service::addresses(pod).any(|address| service::is_of(address, "IPv4")));
     match (has_v4, has_v6) {
         (false, true) => vec!["IPv6"],
         (true, true) => vec!["IPv4", "IPv6"],
         _ => vec!["IPv4"],
     }
-}
-
-fn is_family(address: &str, family: &str) -> bool {
-    address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6() == (family == "IPv6"))
 }
 
 /// A set of ports in comparable form, with the endpoints that have it.
@@ -68,7 +63,7 @@ fn groups(service: &Service, pods: &[Arc<Pod>], family: &str, zone: &impl Fn(&st
     let mut groups = Groups::new();
     for pod in pods.iter().filter(|pod| service::can_be_endpoint(pod)) {
         let addresses: Vec<String> =
-            service::addresses(pod).filter(|address| is_family(address, family)).map(str::to_owned).collect();
+            service::addresses(pod).filter(|address| service::is_of(address, family)).map(str::to_owned).collect();
         let ports = endpoint_ports(service, pod);
         // Without a port that resolves, a pod serves nothing, unless the Service is about names only.
         let unreachable = ports.is_empty() && service::ports(service).next().is_some();

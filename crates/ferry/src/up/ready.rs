@@ -1,5 +1,6 @@
 //! When a cluster is up: its node is ready and names are answered.
 
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 
-use crate::cluster::{DNS_IP, DOMAIN};
+use crate::cluster::DOMAIN;
 use crate::progress::Progress;
 
 /// A cluster that is not ready by then has a problem worth telling.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for the node, and for names to be answered.
-pub(super) async fn cluster(client: Client, node: &str, progress: &Progress) -> Result<()> {
+pub(super) async fn cluster(client: Client, node: &str, dns: IpAddr, progress: &Progress) -> Result<()> {
     let begun = Instant::now();
     let target = Target { path: "/api/v1/nodes".into(), fields: format!("metadata.name={node}"), ..Target::default() };
     let ready = seen(&client, &target, |node: &Node| {
@@ -30,11 +31,11 @@ pub(super) async fn cluster(client: Client, node: &str, progress: &Progress) -> 
     let begun = Instant::now();
     let answering = async {
         dns_ready(&client).await;
-        dns_answers().await
+        dns_answers(dns).await
     };
     let hint = "cluster DNS does not answer after a minute; see `kubectl -n kube-system describe pods`";
     tokio::time::timeout(READY_TIMEOUT, answering).await.context(hint)??;
-    progress.done("cluster DNS", begun.elapsed(), &DNS_IP.to_string());
+    progress.done("cluster DNS", begun.elapsed(), &dns.to_string());
     Ok(())
 }
 
@@ -63,7 +64,7 @@ async fn seen<K: client::Object>(client: &Client, target: &Target, wanted: impl 
 
 /// Asks for a name every cluster has, through the service's address, until there is an answer. The endpoint alone may be
 /// what a former start left behind.
-async fn dns_answers() -> Result<()> {
+async fn dns_answers(dns: IpAddr) -> Result<()> {
     const PATIENCE: Duration = Duration::from_millis(20);
     let mut query = vec![0x0f, 0xe0, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["kubernetes", "default", "svc"].into_iter().chain(DOMAIN.split('.')) {
@@ -76,7 +77,7 @@ async fn dns_answers() -> Result<()> {
         let socket = tokio::net::UdpSocket::bind(("0.0.0.0", 0)).await?;
         let mut answer = [0_u8; 512];
         let asked = async {
-            socket.send_to(&query, (DNS_IP, 53)).await?;
+            socket.send_to(&query, (dns, 53)).await?;
             socket.recv(&mut answer).await
         };
         if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, asked).await {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::addresses::Range;
+use api::addresses::{Range, family, lenient};
 use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
 use rand::Rng as _;
@@ -17,10 +17,9 @@ use crate::strategy::service::{is_addressed, listed};
 /// What is told of an address that cannot be had.
 const MISMATCHED: &str = "the provided network does not match the current range";
 const ALLOCATED: &str = "provided IP is already allocated";
-
-pub(super) fn family(address: IpAddr) -> &'static str {
-    if address.to_canonical().is_ipv4() { "IPv4" } else { "IPv6" }
-}
+const NOT_READY: &str = "allocator not ready";
+/// Upstream hands nothing out of larger ranges, though it takes them.
+const MOST_BITS: u8 = 64;
 
 /// The addresses there are, and which are taken.
 pub(super) struct Addresses<'a> {
@@ -33,12 +32,7 @@ impl<'a> Addresses<'a> {
     pub(super) fn new(server: &'a ApiServer, dry_run: bool) -> Self {
         let cache =
             |plural| server.registry.stored("networking.k8s.io", plural).and_then(|served| served.cache.as_ref());
-        let objects = cache("servicecidrs");
-        let mut ranges = objects.map(ready).unwrap_or_default();
-        // The configured one is an object, unless somebody deletes it.
-        if objects.is_none_or(|cache| cache.get("kubernetes").is_none()) {
-            ranges.extend(&server.allocator.ranges);
-        }
+        let ranges = cache("servicecidrs").map(ready).unwrap_or_default();
         Self { ranges, taken: cache("ipaddresses"), dry_run }
     }
 
@@ -59,14 +53,11 @@ impl<'a> Addresses<'a> {
             _ if is_headless(service) => return Ok(()),
             _ => 0,
         };
-        let mut all = texts(service, "clusterIPs");
-        for (index, family) in texts(service, "ipFamilies").iter().enumerate().skip(kept) {
-            let asked = all.get(index).cloned().unwrap_or_default();
-            let given = self.one(service, &all, family, &asked)?;
-            match all.get_mut(index) {
-                Some(place) => *place = given,
-                None => all.push(given),
-            }
+        let (mut asked, families) = (texts(service, "clusterIPs"), texts(service, "ipFamilies"));
+        asked.resize(families.len().max(asked.len()), String::new());
+        let mut all = asked.clone();
+        for (place, family) in all.iter_mut().zip(&families).skip(kept) {
+            *place = self.one(service, &asked, family, place)?;
         }
         let spec = service.at_mut(&["spec"]);
         if let Some(first) = all.first() {
@@ -77,29 +68,34 @@ impl<'a> Addresses<'a> {
     }
 
     fn one(&self, service: &Object, all: &[String], family: &str, asked: &str) -> Result<String, ApiError> {
+        let refused = |why: String| {
+            let error = FieldError::invalid("spec.clusterIPs", json!(all), why);
+            ApiError::invalid("", "Service", service.name(), &[error])
+        };
         if asked.is_empty() {
-            let free = self.any(family).ok_or_else(|| {
-                let name = service.name();
-                ApiError::internal(format!("failed to allocate a serviceIP for Service {name:?}: range is full"))
+            let free = self.any(family).ok_or_else(|| match self.dry_run {
+                true => refused(format!("failed to allocate IP: {NOT_READY}")),
+                false => {
+                    let name = service.name();
+                    ApiError::internal(format!("failed to allocate a serviceIP for Service {name:?}: range is full"))
+                }
             })?;
             return Ok(free.to_string());
         }
-        let address: IpAddr =
-            asked.parse().map_err(|_| ApiError::internal(format!("failed to parse service IP {asked:?}")))?;
+        let address =
+            lenient(asked).ok_or_else(|| ApiError::internal(format!("failed to parse service IP {asked:?}")))?;
         match self.refusal(address) {
             None => Ok(asked.to_owned()),
-            Some(why) => {
-                let why = format!("failed to allocate IP {asked}: {why}");
-                let error = FieldError::invalid("spec.clusterIPs", json!(all), why);
-                Err(ApiError::invalid("", "Service", service.name(), &[error]))
-            }
+            Some(why) => Err(refused(format!("failed to allocate IP {asked}: {why}"))),
         }
     }
 
     /// Why an address cannot be had. What is only tried is not compared with what is taken, upstream says.
     fn refusal(&self, address: IpAddr) -> Option<String> {
         if self.dry_run {
-            let range = self.ranges.iter().find(|range| range.address.is_ipv4() == address.is_ipv4())?;
+            let Some(range) = self.ranges.iter().find(|range| range.address.is_ipv4() == address.is_ipv4()) else {
+                return Some(NOT_READY.to_owned());
+            };
             return (!range.has_host(address)).then(|| {
                 format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}")
             });
@@ -154,7 +150,8 @@ fn ready(cache: &Arc<Cache>) -> Vec<Range> {
         // Without a controller nobody says anything of a range, and it is taken to be good.
         let is_ready = ready.is_none_or(|ready| ready.get("status") == Some(&json!("True")));
         if is_ready && !object.is_terminating() {
-            ranges.extend(listed(&object, "cidrs").iter().filter_map(|range| Range::lenient(range.as_str()?)));
+            let named = listed(&object, "cidrs").iter().filter_map(|range| Range::lenient(range.as_str()?));
+            ranges.extend(named.filter(|range| range.host_bits() <= MOST_BITS));
         }
     }
     ranges

@@ -1,18 +1,21 @@
 //! Which families of addresses a service has: those it asks for, of those the cluster has.
 
-use std::net::IpAddr;
-
+use api::addresses::{family, lenient};
 use api::field::FieldError;
 use api::{Object, ObjectExt as _};
 use serde_json::{Value, json};
 
-use super::{Allocator, addresses};
-use crate::strategy::service::{cluster_ips, is_addressed, kind, listed};
+use crate::service_ranges::ServiceRanges;
+use crate::strategy::service::{cluster_ips, is_addressed, kind, listed, selects};
 
 const POLICY: &str = "spec.ipFamilyPolicy";
 
 /// Completes policy and families, or tells why they do not go together.
-pub(super) fn settle(allocator: &Allocator, service: &mut Object, old: Option<&Object>) -> Result<(), Vec<FieldError>> {
+pub(super) fn settle(
+    ranges: &ServiceRanges,
+    service: &mut Object,
+    old: Option<&Object>,
+) -> Result<(), Vec<FieldError>> {
     // A service that prefers two is not given another, nor loses one, because the cluster has changed.
     if !is_addressed(service) || old.is_some_and(|old| still_prefers_two(service, old)) {
         return Ok(());
@@ -61,9 +64,8 @@ pub(super) fn settle(allocator: &Allocator, service: &mut Object, old: Option<&O
     let asked = listed(service, "clusterIPs");
     let mut families: Vec<String> = texts(service, "ipFamilies");
     for (index, address) in asked.iter().filter_map(Value::as_str).enumerate().skip(families.len()) {
-        let Ok(address) = address.parse::<IpAddr>() else { break };
-        let family = addresses::family(address);
-        match allocator.families().any(|known| known == family) {
+        let Some(family) = lenient(address).map(family) else { break };
+        match ranges.families().any(|known| known == family) {
             true => families.push(family.to_owned()),
             false => errors.push(FieldError::invalid(
                 format!("spec.clusterIPs[{index}]"),
@@ -74,13 +76,13 @@ pub(super) fn settle(allocator: &Allocator, service: &mut Object, old: Option<&O
     }
     wrong(errors)?;
     if !unmanaged {
-        wrong(unconfigured(allocator, &policy, &families))?;
+        wrong(unconfigured(ranges, &policy, &families))?;
     }
     if families.is_empty() {
-        families.extend(allocator.families().next().map(str::to_owned));
+        families.push(family(ranges.primary.address).to_owned());
     }
     // What only names endpoints that others write may have any.
-    let may_have_two = unmanaged || allocator.ranges.len() == 2;
+    let may_have_two = unmanaged || ranges.secondary.is_some();
     if let (true, true, [first]) = (may_have_two, policy != "SingleStack", families.as_slice()) {
         let other = if first == "IPv4" { "IPv6" } else { "IPv4" };
         families.push(other.to_owned());
@@ -89,14 +91,14 @@ pub(super) fn settle(allocator: &Allocator, service: &mut Object, old: Option<&O
     Ok(())
 }
 
-fn unconfigured(allocator: &Allocator, policy: &str, families: &[String]) -> Vec<FieldError> {
+fn unconfigured(ranges: &ServiceRanges, policy: &str, families: &[String]) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    if policy == "RequireDualStack" && allocator.ranges.len() < 2 {
+    if policy == "RequireDualStack" && ranges.secondary.is_none() {
         let detail = "this cluster is not configured for dual-stack services";
         errors.push(FieldError::invalid(POLICY, policy, detail));
     }
     for (index, family) in families.iter().enumerate() {
-        if !allocator.families().any(|known| known == family) {
+        if !ranges.families().any(|known| known == family) {
             let path = format!("spec.ipFamilies[{index}]");
             errors.push(FieldError::invalid(path, family.as_str(), "not configured on this cluster"));
         }
@@ -113,10 +115,6 @@ pub(super) fn still_prefers_two(service: &Object, old: &Object) -> bool {
         && matches!(policy(old).as_str(), "" | "PreferDualStack")
         && same("clusterIPs")
         && same("ipFamilies")
-}
-
-fn selects(service: &Object) -> bool {
-    service.at(&["spec", "selector"]).and_then(Value::as_object).is_some_and(|labels| !labels.is_empty())
 }
 
 pub(super) fn texts(service: &Object, field: &str) -> Vec<String> {

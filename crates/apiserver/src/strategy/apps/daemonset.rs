@@ -7,8 +7,7 @@ use serde_json::json;
 use super::super::check::{At, check};
 use super::super::{Strategy, fixed_as, set_default, warnings};
 use super::{
-    NOT_SELECTED, SELECTOR, is_empty, lasting_template, matches_template, not_decremented, parsed, percent_or_number,
-    template_defaults, unsupported,
+    SELECTOR, is_empty, lasting_template, not_decremented, percent_or_number, selects, template_defaults, unsupported,
 };
 
 pub(in super::super) struct DaemonSets;
@@ -55,11 +54,8 @@ impl Strategy for DaemonSets {
             let spec = at.field("spec");
             let (selector, template) = (spec.field("selector"), spec.field("template"));
             selector.selector();
-            match parsed(&selector) {
-                _ if !selector.exists() => template.at(&["metadata", "labels"]).invalid(NOT_SELECTED),
-                Some(parsed) => matches_template(&parsed, &template),
-                None => (),
-            }
+            // One that cannot be used has been told so.
+            let _ = selects(&selector, &template);
             if selector.exists() && is_empty(&selector) {
                 selector.invalid_as(SELECTOR, "empty selector is invalid for daemonset");
             }

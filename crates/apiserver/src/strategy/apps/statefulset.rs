@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use super::super::check::{At, check};
 use super::super::{Strategy, items, items_mut, set_default, storage, warnings};
 use super::{
-    NOT_SELECTED, SELECTOR, always, counts, is_empty, matches_template, not_decremented, parsed, percent_or_number,
-    template_defaults,
+    SELECTOR, always, counts, needed_selector, not_decremented, percent_or_number, selects, template_defaults,
 };
 
 pub(in super::super) struct StatefulSets;
@@ -155,27 +154,10 @@ fn rules(spec: &At<'_>, is_new: bool) {
     if is_new {
         spec.field("serviceName").named_if_set(is_label);
     }
-    let selector = spec.field("selector");
-    if selector.exists() {
-        selector.selector();
-        if is_empty(&selector) {
-            selector.invalid_as(SELECTOR, "empty selector is invalid for statefulset");
-        }
-    } else {
-        selector.required("");
-    }
-    match parsed(&selector) {
-        _ if !selector.exists() => {
-            spec.at(&["template", "metadata", "labels"]).invalid(NOT_SELECTED);
-            pods(spec);
-        }
-        Some(parsed) => {
-            if !is_empty(&selector) {
-                matches_template(&parsed, &spec.field("template"));
-            }
-            pods(spec);
-        }
-        None => selector.invalid_as(SELECTOR, ""),
+    let selector = needed_selector(spec, "empty selector is invalid for statefulset");
+    match selects(&selector, &spec.field("template")) {
+        true => pods(spec),
+        false => selector.invalid_as(SELECTOR, ""),
     }
     always(&spec.field("template"), "StatefulSet");
 }

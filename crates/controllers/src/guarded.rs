@@ -1,5 +1,5 @@
-//! Storage objects as the controllers that guard them see them: metadata in types, all else as it came, so that a whole update
-//! loses nothing.
+//! Objects that a finalizer keeps while they are used, as the controllers that guard them see them: metadata in types, all else as
+//! it came, so that a whole update loses nothing.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{DynamicResourceScope, TypeMeta};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::meta;
 
@@ -27,6 +28,8 @@ pub(crate) struct Claim;
 pub(crate) struct Volume;
 #[derive(Clone, Debug)]
 pub(crate) struct AttributesClass;
+#[derive(Clone, Debug)]
+pub(crate) struct ServiceCidr;
 
 impl Kind for Claim {
     const GROUP: &'static str = "";
@@ -49,15 +52,22 @@ impl Kind for AttributesClass {
     const FINALIZER: &'static str = "kubernetes.io/vac-protection";
 }
 
+impl Kind for ServiceCidr {
+    const GROUP: &'static str = "networking.k8s.io";
+    const KIND: &'static str = "ServiceCIDR";
+    const PLURAL: &'static str = "servicecidrs";
+    const FINALIZER: &'static str = "networking.k8s.io/service-cidr-finalizer";
+}
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(crate) struct StorageObject<T> {
+pub(crate) struct Guarded<T> {
     object: DynamicObject,
     #[serde(skip)]
     kind: PhantomData<T>,
 }
 
-impl<T: Kind> kube::Resource for StorageObject<T> {
+impl<T: Kind> kube::Resource for Guarded<T> {
     type DynamicType = ();
     type Scope = DynamicResourceScope;
 
@@ -96,10 +106,15 @@ pub(crate) enum Guard {
     RemoveIfUnused,
 }
 
-impl<T: Kind> StorageObject<T> {
+impl<T: Kind> Guarded<T> {
+    /// The list at a JSON pointer; empty if there is none.
+    pub(crate) fn list(&self, pointer: &str) -> &[Value] {
+        self.object.data.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
     /// The string at a JSON pointer; empty if there is none.
     pub(crate) fn text(&self, pointer: &str) -> &str {
-        self.object.data.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default()
+        self.object.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
     pub(crate) fn guard(&self) -> Guard {
@@ -138,11 +153,11 @@ impl<T: Kind> StorageObject<T> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
-    fn read(finalizers: &[&str], deleting: bool) -> StorageObject<Claim> {
+    fn read(finalizers: &[&str], deleting: bool) -> Guarded<Claim> {
         let ends = deleting.then_some("2026-01-01T00:00:00Z");
         let whole = json!({
             "metadata": {"name": "a", "finalizers": finalizers, "deletionTimestamp": ends}, "spec": {"volumeName": "v"},
