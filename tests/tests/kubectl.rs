@@ -20,7 +20,7 @@ fn kubectl_cannot_tell_the_difference() -> Result<()> {
     check("get nodes -o wide", &["Ready", "INTERNAL-IP", "CONTAINER-RUNTIME", "ferry://"])?;
     check("get all -A", &["deployment.apps/ferry-dns", "service/kubernetes", "pod/ferry-dns-"])?;
     check(
-        "create deployment web --image=ferry.local/hello:0.1.0 --replicas=2 --port=8080",
+        "create deployment web --image=ferry.local/hello --replicas=2 --port=8080",
         &["deployment.apps/web created"],
     )?;
     check("rollout status deployment/web --timeout=30s", &["successfully rolled out"])?;

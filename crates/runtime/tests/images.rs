@@ -211,6 +211,7 @@ async fn the_binary_itself_becomes_an_image_at_once() -> Result<()> {
     assert!(again < std::time::Duration::from_millis(100), "{again:?}");
     let image = library.runtime.images().find(IMAGE).context("not found")?;
     assert!(image.pinned && library.runtime.images().list().len() == 1);
+    assert_eq!(library.runtime.images().pull(IMAGE, None).await?.id, image.id, "pulled again");
     let missing = library.runtime.images().pull("ferry.local/absent:1", None).await.err().context("pulled")?;
     assert!(missing.to_string().contains("not found"), "{missing}");
     Ok(())

@@ -69,9 +69,9 @@ pub(super) async fn pull(
     credentials: Option<&Credentials>,
 ) -> Result<StoredImage, PullError> {
     if reference.registry == LOCAL_REGISTRY {
-        return Err(PullError::NotFound(format!(
-            "{reference} (images of {LOCAL_REGISTRY} are made on this machine and never pulled)"
-        )));
+        // What is made on this machine is as new as it can be: who always pulls has it.
+        let missing = || format!("{reference} (images of {LOCAL_REGISTRY} are made on this machine)");
+        return store.find(&reference.to_string()).ok_or_else(|| PullError::NotFound(missing()));
     }
     let pull = Pull { reference, session: client.session(reference, credentials) };
     let (top, manifest_bytes, manifest) = pull.manifest().await?;
