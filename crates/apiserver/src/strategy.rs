@@ -76,6 +76,11 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
+    /// An empty list in this field counts as a change: of all that is compared, upstream compares a few to the letter.
+    fn counts_empties(&self) -> Option<&'static str> {
+        None
+    }
+
     /// A PUT says which version of the object it replaces.
     fn needs_version(&self) -> bool {
         false

@@ -168,9 +168,11 @@ impl Strategy for CsiDrivers {
             ("fsGroupPolicy", json!("ReadWriteOnceWithFSType")),
             ("requiresRepublish", json!(false)),
             ("seLinuxMount", json!(false)),
-            ("volumeLifecycleModes", json!(["Persistent"])),
         ] {
             set_default(object, &["spec", field], value);
+        }
+        if object.at(&["spec", "volumeLifecycleModes"]).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            object.at_mut(&["spec"]).insert("volumeLifecycleModes".into(), json!(["Persistent"]));
         }
     }
 

@@ -50,7 +50,8 @@ impl Strategy for ResourceSlices {
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
         let uses_gated = super::super::items(old, &["spec", "devices"]).into_iter().any(|device| {
             let attributes = device.get("attributes").and_then(Value::as_object).into_iter().flatten();
-            let has_list = |value: &Value| LISTS.iter().any(|list| value.get(list).is_some());
+            let has = |value: &Value, list: &str| value.get(list)?.as_array().map(|items| !items.is_empty());
+            let has_list = |value: &Value| LISTS.iter().any(|list| has(value, list) == Some(true));
             device.contains_key(MAPPINGS) || attributes.into_iter().any(|(_, value)| has_list(value))
         });
         if !uses_gated {
