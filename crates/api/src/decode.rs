@@ -109,7 +109,7 @@ fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, is_sto
         let name = field.name.as_ref();
         let is_null = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
         match map.get_mut(name) {
-            Some(value) if empty::is_empty(value) && matches!(field.shape, Shape::List(_) | Shape::Map(_)) => {
+            Some(value) if matches!(field.shape, Shape::List(_) | Shape::Map(_)) && empty::is_empty(value) => {
                 if is_null && is_stored && !is_json {
                     empties.push(name, std::mem::take(value), true);
                 } else if !matches!(field.zero, Zero::Null | Zero::Kept) {

@@ -50,7 +50,11 @@ impl Empties {
     }
 
     /// What came after the first `count` is within this step.
+    #[inline]
     pub(super) fn within(&mut self, count: usize, step: impl Fn() -> Step) {
+        if self.0.len() == count {
+            return;
+        }
         self.0.iter_mut().skip(count).for_each(|empty| empty.path.push(step()));
     }
 
@@ -90,5 +94,33 @@ impl Empty {
             Step::Index(index) => value.get_mut(index),
         })?;
         parent.as_object_mut().map(|parent| (parent, name.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    #[test]
+    fn what_is_empty_is_taken_out_and_put_back_where_it_was() {
+        let sent = json!({"metadata": {"name": "a", "labels": {}, "managedFields": []}, "spec": {
+            "containers": [{"name": "a", "args": []}, {"name": "b", "resources": {"limits": {}}}], "volumes": [],
+        }});
+        let schema = crate::schema::of_kind("", "v1", "Pod").unwrap();
+        let mut value = sent.clone();
+        crate::decode::conform(&mut value, schema).unwrap();
+        let Value::Object(mut object) = value else { unreachable!() };
+        let conformed = object.clone();
+        let empties = crate::decode::complete(&mut object, schema);
+        let plain = object.clone();
+        assert_eq!(object["spec"]["containers"][0], json!({"name": "a", "resources": {}}));
+        assert_eq!(object["metadata"], json!({"name": "a", "managedFields": []}));
+        assert!(empties.are_in("spec") && !empties.are_in("status"));
+        empties.put_into(&mut object);
+        assert_eq!(object["spec"], conformed["spec"]);
+        object["metadata"]["labels"] = json!({"a": "b"});
+        empties.take_from(&mut object);
+        assert_eq!(object["spec"], plain["spec"]);
+        assert_eq!(object["metadata"]["labels"], json!({"a": "b"}), "something else is there by now");
     }
 }

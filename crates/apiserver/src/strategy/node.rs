@@ -26,9 +26,9 @@ impl Strategy for Nodes {
 
     /// What a node has is what it gives, unless it says otherwise; its range is the first of its ranges.
     fn default(&self, object: &mut Object) {
-        if let (Some(capacity), None) =
-            (object.at(&["status", "capacity"]).cloned(), object.at(&["status", "allocatable"]))
-        {
+        let is_told =
+            object.at(&["status", "allocatable"]).and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+        if let (Some(capacity), false) = (object.at(&["status", "capacity"]).cloned(), is_told) {
             object.at_mut(&["status"]).insert("allocatable".into(), capacity);
         }
         let spec = object.at_mut(&["spec"]);
