@@ -80,7 +80,7 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
-/// Writes the scalars that upstream writes even when they are zero, and null for the lists it always writes; takes out lists and maps with
+/// Writes the scalars that upstream writes even when they are zero, and null for the lists and texts it always writes; takes out lists and maps with
 /// nothing in them, and answers where they were. Defaults come before, for which zero is not set.
 pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) -> Empties {
     let mut empties = Empties::default();
@@ -107,7 +107,7 @@ fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, is_sto
     let is_json = schema.name.contains("apiextensions");
     for field in schema.fields.iter() {
         let name = field.name.as_ref();
-        let is_null = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
+        let is_null = matches!(field.shape, Shape::List(_) | Shape::String) && field.zero == Zero::Null;
         match map.get_mut(name) {
             Some(value) if matches!(field.shape, Shape::List(_) | Shape::Map(_)) && empty::is_empty(value) => {
                 if is_null && is_stored && !is_json {

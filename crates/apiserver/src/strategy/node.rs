@@ -260,6 +260,10 @@ fn taints(at: &At<'_>) {
 pub(super) struct RuntimeClasses;
 
 impl Strategy for RuntimeClasses {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             at.field("handler").needed_named(is_label);
