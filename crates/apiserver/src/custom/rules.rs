@@ -60,7 +60,12 @@ const OLD_SELF: usize = 1;
 impl Rules {
     /// Of the whole schema of a version; `None` if it has no rules.
     pub(crate) fn of(schema: &Object) -> Option<Self> {
-        Self::at(schema, schema, true)
+        Self::of_part(schema, true)
+    }
+
+    /// Of a part of one, which may be the whole.
+    pub(crate) fn of_part(schema: &Object, is_root: bool) -> Option<Self> {
+        Self::at(schema, schema, is_root)
     }
 
     /// `node` is what the place is, `rules` what is said of it: the same but within `allOf`.

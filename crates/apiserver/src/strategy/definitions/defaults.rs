@@ -5,6 +5,8 @@ use api::field::{FieldError, Path};
 use api::structural::{self, Malformed, Structural};
 use serde_json::Value;
 
+use crate::custom::rules::Rules;
+
 pub(super) fn check(schema: &Object, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(schema, true, path, &mut errors);
@@ -42,6 +44,13 @@ fn one(schema: &Object, value: &Value, is_root: bool, path: &Path, errors: &mut 
     structural::embedded(value, &structural, is_root, path, &mut found);
     if found.is_empty() {
         found = structural::validate(value, None, &structural, path);
+    }
+    if let (true, Some(rules)) = (found.is_empty(), Rules::of_part(schema, is_root)) {
+        // A default is what was there before, and what comes to where nothing was.
+        found = rules.validate_at(path, value, Some(value)).0;
+        if found.is_empty() {
+            found = rules.validate_at(path, value, None).0;
+        }
     }
     errors.append(&mut found);
 }
