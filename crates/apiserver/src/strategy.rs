@@ -25,6 +25,8 @@ mod pod_defaults;
 mod pod_validation;
 mod policy;
 mod quota;
+
+pub(crate) mod ratchet;
 mod rbac;
 mod resource;
 pub(crate) mod service;

@@ -356,17 +356,16 @@ impl Writer<'_> {
 
     /// All that is wrong with a change.
     fn judge_change(&self, new: &Object, old: &Object) -> Vec<FieldError> {
-        let (namespaced, strategy) = (self.served.info.namespaced, self.served.strategy());
+        let (namespaced, own) = (self.served.info.namespaced, self.served.strategy());
         let (again, is_core) = self.metadata_again();
-        let mut errors =
-            api::validation::object_meta_update(new, old, namespaced, strategy.name_rule(), is_core, again);
+        let mut errors = api::validation::object_meta_update(new, old, namespaced, own.name_rule(), is_core, again);
         match self.subresource {
-            "" => errors.extend(strategy.judge_update(new, old)),
-            "status" => errors.extend(strategy.validate_status(new, old)),
+            "" => errors.extend(own.judge_update(new, old)),
+            "status" => errors.extend(own.validate_status(new, old)),
             _ => (),
         }
-        errors.extend(strategy.validate_part(self.subresource, new, old));
-        errors
+        errors.extend(own.validate_part(self.subresource, new, old));
+        strategy::ratchet::left(errors, || own.judge_create(old))
     }
 
     /// How the metadata of a change is looked at again: objects of definitions and parts of objects only for what may not change.
