@@ -16,15 +16,12 @@ struct Late {
 const LABEL_VALUE: [&str; 2] = ["a valid label must be an empty string or", "must be no more than 63"];
 
 /// The narrower come first.
-const LATE: [Late; 14] = [
+const LATE: [Late; 15] = [
     late(&["topologySpreadConstraints[", "].labelSelector"], &[""]),
     late(&["requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[", "].values["], &LABEL_VALUE),
     late(&["matchExpressions[", "].values["], &LABEL_VALUE),
     late(&["resources."], &["is not positive integer multiple of"]),
-    late(
-        &["serviceAccountToken.path"],
-        &["must be a relative path", "must not contain '..'", "must not start with '..'"],
-    ),
+    late(&["projected.path"], &["must be a relative path", "must not contain '..'", "must not start with '..'"]),
     late(&["sysctls[", "].name"], &["may not be specified when 'host"]),
     late(&["volumeDevices"], &["when `hostUsers` is false"]),
     late(&["resizePolicy[", "].restartPolicy"], &["for non-sidecar initContainers"]),
@@ -32,6 +29,7 @@ const LATE: [Late; 14] = [
     late(&["schedule"], &["cannot use TZ or CRON_TZ in schedule, use timeZone field instead"]),
     late(&["webhooks[", "].admissionReviewVersions"], &["must include at least one of"]),
     late(&["scaleTargetRef.apiVersion"], &[""]),
+    Late { unchanged: true, ..late(&["webhooks[", "].name"], &[""]) },
     Late { unchanged: true, ..late(&["timeZone"], &[""]) },
     Late { unchanged: true, ..late(&[".matchConditions["], &[""]) },
 ];
@@ -94,11 +92,9 @@ mod tests {
     #[test]
     fn schedules_may_keep_their_zones() {
         let job = |schedule: &str, zone: Value| {
-            let template = json!({"spec": {"template": {"spec": {"restartPolicy": "Never", "dnsPolicy": "Default",
-                "terminationGracePeriodSeconds": 1, "containers": [{"name": "a", "image": "a", "imagePullPolicy": "Always",
-                "terminationMessagePolicy": "File"}]}}}});
+            let pods = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "a"}]}});
             json!({"metadata": {"name": "a"}, "spec": {"schedule": schedule, "timeZone": zone,
-                "concurrencyPolicy": "Allow", "jobTemplate": template}})
+                "jobTemplate": {"spec": {"template": pods}}}})
         };
         let zoned = "CRON_TZ=UTC 0 0 * * *";
         check("batch", "cronjobs", &job(zoned, Value::Null), &job(zoned, Value::Null), "");
@@ -107,12 +103,50 @@ mod tests {
         check("batch", "cronjobs", &job("0 0 * * *", json!("x/!")), &job("0 0 * * *", json!("x/?")), "spec.timeZone");
     }
 
+    #[test]
+    fn templates_and_webhooks_may_keep_what_they_have() {
+        let deployment = |amount: &str, path: &str| {
+            let terms = json!([{"matchExpressions": [{"key": "a", "operator": "In", "values": ["!"]}]}]);
+            json!({"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {
+                    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": {"matchLabels": {"a": "!"}}}],
+                    "affinity": {"nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
+                    "volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": path}}]}}],
+                    "containers": [{"name": "a", "image": "a", "resources": {"limits": {
+                        "hugepages-2Mi": amount, "cpu": "1"}}}],
+                },
+            }}})
+        };
+        let old = deployment("1Mi", "../x");
+        check("apps", "deployments", &old, &deployment("3Ki", "../y"), "");
+        let place = "spec.template.spec.volumes[0].projected.path";
+        check("apps", "deployments", &deployment("1Mi", "x"), &old, place);
+        let hooks = |names: [&str; 2], versions: &str| {
+            let hook = |name: &str| {
+                json!({"name": name, "sideEffects": "None", "admissionReviewVersions": [versions],
+                "clientConfig": {"url": "https://x.y"}})
+            };
+            json!({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "a"}, "webhooks": names.map(hook)})
+        };
+        let (group, plural) = ("admissionregistration.k8s.io", "validatingwebhookconfigurations");
+        let old = hooks(["a.b.c", "a.b.c"], "v9");
+        check(group, plural, &old, &hooks(["a.b.c", "a.b.c"], "v8"), "");
+        check(group, plural, &hooks(["a.b.c", "d.b.c"], "v1"), &hooks(["a.b.c", "a.b.c"], "v1"), "webhooks[1].name");
+    }
+
     /// The places that are complained of when `old` becomes `new`.
     #[track_caller]
     fn check(group: &str, plural: &str, old: &Value, new: &Value, want: &str) {
-        let (old, new) = (old.as_object().unwrap(), new.as_object().unwrap());
         let strategy = strategy::of(group, plural);
-        let errors = left(strategy.judge_update(new, old), || strategy.judge_create(old));
+        let [old, new] = [old, new].map(|sent| {
+            let mut object = sent.as_object().cloned().unwrap();
+            strategy.default(&mut object);
+            object
+        });
+        let errors = left(strategy.judge_update(&new, &old), || strategy.judge_create(&old));
         let places: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(places.join(" "), want, "{errors:?}");
     }
