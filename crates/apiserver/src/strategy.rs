@@ -326,6 +326,12 @@ pub(crate) fn returns_deleted(group: &str, plural: &str) -> bool {
     }
 }
 
+/// Counts a change of which nothing may be left once it is prepared.
+fn count(new: &mut Object, old: &Object) {
+    let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
+    new.metadata().insert("generation".into(), (before + 1).into());
+}
+
 /// Sets `path` to `value` where nothing is set.
 fn set_default(object: &mut Object, path: &[&str], value: impl Into<Value>) {
     if let Some((last, parents)) = path.split_last() {

@@ -471,10 +471,9 @@ impl Writer<'_> {
         }
         let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
         let with_status = self.served.strategy().counts_status();
-        let content = |object: &Object| -> Object {
-            let counted = |key: &str| key != "metadata" && (with_status || key != "status");
-            let fields = object.iter().filter(|(key, _)| counted(key));
-            fields.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let is_content = |key: &str| key != "metadata" && (with_status || key != "status");
+        let has_all_of = |left: &Object, right: &Object| {
+            right.iter().filter(|(key, _)| is_content(key)).all(|(key, value)| left.get(key) == Some(value))
         };
         let map = |object: &Object, field| object.at(&["metadata", field]).and_then(Value::as_object).cloned();
         let differs = |field| map(new, field).unwrap_or_default() != map(old, field).unwrap_or_default();
@@ -483,7 +482,9 @@ impl Writer<'_> {
             && ((strategy.counts_annotations() && differs("annotations"))
                 || (strategy.counts_labels() && differs("labels"))
                 || strategy.counts_empties().is_some_and(|field| empties.are_in(field)));
-        let generation = if content(new) == content(old) && !is_marked { before } else { before + 1 };
+        let is_counted = new.at(&["metadata", "generation"]).and_then(Value::as_i64) > Some(before);
+        let is_same = !is_counted && !is_marked && has_all_of(new, old) && has_all_of(old, new);
+        let generation = if is_same { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
 }

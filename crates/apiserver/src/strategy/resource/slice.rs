@@ -13,7 +13,7 @@ use crate::handlers::now;
 use crate::strategy::check::{At, check};
 use crate::strategy::node_selector::node_selector;
 use crate::strategy::volume_sources::driver_name as driver;
-use crate::strategy::{Strategy, internal, items_mut, set_default};
+use crate::strategy::{Strategy, count, internal, items_mut, set_default};
 
 const MOST_DEVICES: usize = 128;
 const MOST_ADVANCED_DEVICES: usize = 64;
@@ -55,6 +55,9 @@ impl Strategy for ResourceSlices {
             device.contains_key(MAPPINGS) || attributes.into_iter().any(|(_, value)| has_list(value))
         });
         if !uses_gated {
+            if new.get("spec") != old.get("spec") {
+                count(new, old);
+            }
             for_devices(new, drop_gated);
         }
     }
