@@ -274,6 +274,7 @@ impl Walk {
     fn shape(&mut self, value: &mut Value, shape: &Shape, owner: &Type) -> Result<(), DecodeError> {
         let fits = match (shape, &mut *value) {
             (Shape::Any | Shape::SchemaOr(_), _)
+            | (Shape::Time | Shape::MicroTime, Value::Null)
             | (Shape::Bool, Value::Bool(_))
             | (Shape::String, Value::String(_)) => true,
             (Shape::Int32, Value::Number(n)) => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),

@@ -72,7 +72,10 @@ impl Rules {
     fn at(rules: &Object, node: &Object, is_root: bool) -> Option<Self> {
         let seen = seen(node, is_root || flag(node, "x-kubernetes-embedded-resource"), SELF_TYPE);
         let here = match seen.cel_type() {
-            Some(_) => validations(rules).iter().map(|rule| Rule::of(rule, &seen)).collect(),
+            Some(_) => {
+                let said = validations(rules).into_iter().filter(|rule| !rule.text(&["rule"]).trim().is_empty());
+                said.map(|rule| Rule::of(rule, &seen)).collect()
+            }
             None => Vec::new(),
         };
         let below = |rules: &Object, node: Option<&Object>| node.and_then(|node| Self::at(rules, node, false));
