@@ -2,10 +2,13 @@
 //!
 //! Messages are those of upstream's decoder, which clients and users know.
 
+mod empty;
 mod go;
 
 use serde_json::Value;
 
+pub use self::empty::Empties;
+use self::empty::Step as Place;
 use self::go::{embedded, go_struct, go_type, short_name, time};
 use crate::field::Path;
 use crate::quantity::Quantity;
@@ -77,34 +80,49 @@ pub fn settle_zeros(map: &mut serde_json::Map<String, Value>, schema: &Type) {
     }
 }
 
-/// Writes the scalars that upstream writes even when they are zero, and null for the lists it always writes. Defaults come before, for which zero
-/// is not set.
-pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) {
-    complete_with(map, schema, |_| ());
+/// Writes the scalars that upstream writes even when they are zero, and null for the lists and texts it always writes; takes out lists and maps with
+/// nothing in them, and answers where they were. Defaults come before, for which zero is not set.
+pub fn complete(map: &mut serde_json::Map<String, Value>, schema: &Type) -> Empties {
+    let mut empties = Empties::default();
+    let managers = map.get("metadata").and_then(|metadata| metadata.get("managedFields"));
+    let forgets = managers.is_some_and(empty::is_empty);
+    complete_with(map, schema, false, &mut empties);
+    // An empty list of managers asks that all of the object's be forgotten.
+    if let (true, Some(Value::Object(metadata))) = (forgets, map.get_mut("metadata")) {
+        metadata.insert("managedFields".into(), Value::Array(Vec::new()));
+    }
+    empties
 }
 
-/// The same of what is about to be stored, where an empty list is none. Until then it is one that its manager has written.
-pub fn complete_for_storage(map: &mut serde_json::Map<String, Value>, schema: &Type) {
-    complete_with(map, schema, |list| {
-        if list.as_array().is_some_and(Vec::is_empty) {
-            *list = Value::Null;
-        }
-    });
+/// The same of what is about to be stored, where an empty list is none even if it is always written. Until then it is one that its manager
+/// has written.
+pub fn complete_for_storage(map: &mut serde_json::Map<String, Value>, schema: &Type) -> Empties {
+    let mut empties = Empties::default();
+    complete_with(map, schema, true, &mut empties);
+    empties
 }
 
-fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, settle: fn(&mut Value)) {
+fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, is_stored: bool, empties: &mut Empties) {
     // Upstream stores definitions as JSON, in which an empty list is not the same as none.
     let is_json = schema.name.contains("apiextensions");
     for field in schema.fields.iter() {
-        let is_null = matches!(field.shape, Shape::List(_)) && field.zero == Zero::Null;
-        match map.get_mut(field.name.as_ref()) {
-            Some(value) => {
-                if is_null && !is_json {
-                    settle(value);
+        let name = field.name.as_ref();
+        let is_null = matches!(field.shape, Shape::List(_) | Shape::String) && field.zero == Zero::Null;
+        match map.get_mut(name) {
+            Some(value) if matches!(field.shape, Shape::List(_) | Shape::Map(_)) && empty::is_empty(value) => {
+                if is_null && is_stored && !is_json {
+                    empties.push(name, std::mem::take(value), true);
+                } else if !matches!(field.zero, Zero::Null | Zero::Kept) {
+                    empties.push(name, std::mem::take(value), false);
+                    map.remove(name);
                 }
-                complete_shape(value, &field.shape, settle);
             }
-            None if is_null => drop(map.insert(field.name.to_string(), Value::Null)),
+            Some(value) => {
+                let before = empties.len();
+                complete_shape(value, &field.shape, is_stored, empties);
+                empties.within(before, || Place::Name(name.to_owned()));
+            }
+            None if is_null => drop(map.insert(name.to_owned(), Value::Null)),
             None if field.zero == Zero::Written => {
                 let zero = match field.shape {
                     Shape::String => Value::from(""),
@@ -112,24 +130,37 @@ fn complete_with(map: &mut serde_json::Map<String, Value>, schema: &Type, settle
                     Shape::Int32 | Shape::Int64 | Shape::Double => 0.into(),
                     _ => continue,
                 };
-                map.insert(field.name.to_string(), zero);
+                map.insert(name.to_owned(), zero);
             }
             None => (),
         }
     }
 }
 
-fn complete_shape(value: &mut Value, shape: &Shape, settle: fn(&mut Value)) {
+fn complete_shape(value: &mut Value, shape: &Shape, is_stored: bool, empties: &mut Empties) {
     match (value, shape) {
-        (Value::Object(map), Shape::Object(inner)) => complete_with(map, inner, settle),
+        (Value::Object(map), Shape::Object(inner)) => complete_with(map, inner, is_stored, empties),
         (Value::Array(items), Shape::List(inner)) => {
-            items.iter_mut().for_each(|item| complete_shape(item, inner, settle));
+            for (index, item) in items.iter_mut().enumerate() {
+                let before = empties.len();
+                complete_shape(item, inner, is_stored, empties);
+                empties.within(before, || Place::Index(index));
+            }
         }
         (Value::Object(map), Shape::Map(inner)) => {
-            map.values_mut().for_each(|item| complete_shape(item, inner, settle));
+            for (key, item) in map {
+                let before = empties.len();
+                complete_shape(item, inner, is_stored, empties);
+                empties.within(before, || Place::Name(key.clone()));
+            }
         }
         _ => (),
     }
+}
+
+/// Leaves out the lists and maps of metadata with nothing in them, but for that of its managers.
+pub(crate) fn drop_empties(metadata: &mut serde_json::Map<String, Value>) {
+    metadata.retain(|key, value| key == "managedFields" || !empty::is_empty(value));
 }
 
 fn is_zero(value: &Value) -> bool {
@@ -145,9 +176,8 @@ fn is_zero(value: &Value) -> bool {
 
 fn keeps_zero(field: &Field, value: &Value) -> bool {
     match field.shape {
-        // An empty list of managers asks that all be forgotten.
-        Shape::List(_) if field.name == "managedFields" => true,
-        Shape::List(_) | Shape::Map(_) => field.required || matches!(field.zero, Zero::Null | Zero::Kept),
+        // Lists and maps with nothing in them are judged before they go.
+        Shape::List(_) | Shape::Map(_) => true,
         Shape::Object(_) | Shape::Any | Shape::SchemaOr(_) | Shape::IntOrString => true,
         _ => field.required || field.zero != Zero::Omitted || value.is_object(),
     }
@@ -244,6 +274,7 @@ impl Walk {
     fn shape(&mut self, value: &mut Value, shape: &Shape, owner: &Type) -> Result<(), DecodeError> {
         let fits = match (shape, &mut *value) {
             (Shape::Any | Shape::SchemaOr(_), _)
+            | (Shape::Time | Shape::MicroTime, Value::Null)
             | (Shape::Bool, Value::Bool(_))
             | (Shape::String, Value::String(_)) => true,
             (Shape::Int32, Value::Number(n)) => n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),

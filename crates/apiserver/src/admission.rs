@@ -208,6 +208,16 @@ fn refit(attributes: &Attributes<'_>, served: &Served, mut value: Value) -> Resu
     Ok((object, unknown))
 }
 
+/// Why nothing of this name can be asked for, in the words of upstream's client.
+fn unaskable(name: &str) -> Option<String> {
+    let wrong = api::validation::is_path_segment(name);
+    match name {
+        "" => Some("resource name may not be empty".to_owned()),
+        _ if wrong.is_empty() => None,
+        _ => Some(format!("invalid resource name {name:?}: [{}]", wrong.join(" "))),
+    }
+}
+
 /// The plugins that only judge.
 pub(crate) async fn judge(
     server: &Arc<ApiServer>,

@@ -9,7 +9,7 @@ mod controller;
 mod definition;
 mod finalizer;
 mod resources;
-mod rules;
+pub(crate) mod rules;
 mod strategy;
 
 use std::borrow::Cow;

@@ -19,7 +19,7 @@ use crate::aggregator::{described, proxy};
 use crate::audit::ClientAddress;
 use crate::auth::settings::parse_duration;
 use crate::http::{
-    Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error,
+    Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_bytes, respond_error,
 };
 use crate::listener::Shared;
 use crate::request_info::RequestInfo;
@@ -131,6 +131,13 @@ impl Context {
     }
 }
 
+/// What upstream says to a path that it cannot read.
+fn of_nothing(path: &str) -> Response<Body> {
+    let why = format!("unable to determine kind and namespace from url, {path}");
+    let text = format!("Internal Server Error: {path:?}: failed to create RequestInfo: {why}\n");
+    respond_bytes(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+}
+
 impl ApiServer {
     /// Answers one request. Within the process, the caller vouches for the user it puts into the extensions.
     pub fn handle(self: &Arc<Self>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
@@ -147,6 +154,9 @@ impl ApiServer {
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
         let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), selected);
+        if info.is_of_nothing() {
+            return of_nothing(&info.path);
+        }
         let under_way = self.metrics.begin(&info);
         let mut context = Context::new(info, UserInfo::default(), query, request.headers().clone());
         context.connection = request.extensions().get().map(|Shared(connection)| *connection);

@@ -25,6 +25,8 @@ mod pod_defaults;
 mod pod_validation;
 mod policy;
 mod quota;
+
+pub(crate) mod ratchet;
 mod rbac;
 mod resource;
 pub(crate) mod service;
@@ -74,6 +76,11 @@ pub(crate) trait Strategy: Send + Sync {
     /// It counts changes of labels too.
     fn counts_labels(&self) -> bool {
         false
+    }
+
+    /// An empty list in this field counts as a change: of all that is compared, upstream compares a few to the letter.
+    fn counts_empties(&self) -> Option<&'static str> {
+        None
     }
 
     /// A PUT says which version of the object it replaces.
@@ -317,6 +324,12 @@ pub(crate) fn returns_deleted(group: &str, plural: &str) -> bool {
         "storage.k8s.io" => plural != "csistoragecapacities",
         _ => false,
     }
+}
+
+/// Counts a change of which nothing may be left once it is prepared.
+fn count(new: &mut Object, old: &Object) {
+    let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
+    new.metadata().insert("generation".into(), (before + 1).into());
 }
 
 /// Sets `path` to `value` where nothing is set.

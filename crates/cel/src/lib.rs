@@ -49,11 +49,12 @@ pub struct Env {
     variables: Vec<(Arc<str>, Type)>,
     types: Arc<dyn Types>,
     json_patch: bool,
+    binds: bool,
 }
 
 impl Default for Env {
     fn default() -> Self {
-        Self { variables: Vec::new(), types: Arc::new(NoTypes), json_patch: false }
+        Self { variables: Vec::new(), types: Arc::new(NoTypes), json_patch: false, binds: false }
     }
 }
 
@@ -79,13 +80,20 @@ impl Env {
         self
     }
 
+    /// Lets `cel.bind(name, value, body)` give a value a name.
+    #[must_use]
+    pub fn bindings(mut self) -> Self {
+        self.binds = true;
+        self
+    }
+
     fn function(&self, name: &str) -> Option<&'static library::Function> {
         library::function(name).filter(|function| self.json_patch || function.name != library::JSON_PATCH_ONLY)
     }
 
     /// The program a text means. It may be evaluated from many threads at once.
     pub fn compile(&self, source: &str) -> Result<Program, CompileError> {
-        let (expr, ids) = parser::parse(source).map_err(|issues| source::report(source, issues))?;
+        let (expr, ids) = parser::parse(source, self.binds).map_err(|issues| source::report(source, issues))?;
         let checked = checker::check(self, &expr, ids).map_err(|issues| source::report(source, issues))?;
         let issues = validate::validate(&expr, &checked);
         if !issues.is_empty() {
@@ -96,7 +104,7 @@ impl Env {
 
     /// What a text can cost to evaluate, where variables can be as large as `sizes` says.
     pub fn estimate(&self, source: &str, sizes: &dyn Sizes) -> Result<Estimate, CompileError> {
-        let (expr, ids) = parser::parse(source).map_err(|issues| source::report(source, issues))?;
+        let (expr, ids) = parser::parse(source, self.binds).map_err(|issues| source::report(source, issues))?;
         let checked = checker::check(self, &expr, ids).map_err(|issues| source::report(source, issues))?;
         Ok(estimate::estimate(&expr, &checked, sizes))
     }

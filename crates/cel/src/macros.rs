@@ -34,6 +34,9 @@ impl Parser<'_> {
             ("transformMap" | "transformMapEntry", 3 | 4) => self.gather(expansion, name, args),
             ("optMap" | "optFlatMap", 2) => self.optional(expansion, name, args),
             ("sortBy", 2) => self.sort_by(expansion, args),
+            ("bind", 3) if self.binds && matches!(&expansion.target.kind, Kind::Ident(name) if &**name == "cel") => {
+                self.named(at, args)
+            }
             _ => {
                 let target = Some(Box::new(expansion.target));
                 self.node(at, Kind::Call { function: name.into(), target, args })
@@ -164,6 +167,17 @@ impl Parser<'_> {
         let function = "@sortByAssociatedKeys".into();
         let sorted = self.node(at, Kind::Call { function, target: Some(Box::new(list)), args: vec![keys] })?;
         self.bind(at, input, to.target, sorted)
+    }
+
+    /// `cel.bind(name, value, body)`
+    fn named(&mut self, at: u32, args: Vec<Expr>) -> Result<Expr, Stop> {
+        let mut args = args.into_iter();
+        let (Some(name), Some(value), Some(body)) = (args.next(), args.next(), args.next()) else { return Err(Stop) };
+        let Kind::Ident(name) = name.kind else {
+            self.issue(name.at, "cel.bind() variable names must be simple identifiers");
+            return self.node(at, Kind::Literal(Literal::Null));
+        };
+        self.bind(at, name, value, body)
     }
 
     fn bind(&mut self, at: u32, name: Arc<str>, value: Expr, body: Expr) -> Result<Expr, Stop> {

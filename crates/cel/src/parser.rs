@@ -50,10 +50,12 @@ pub(crate) struct Parser<'s> {
     nesting: u16,
     ids: Id,
     issues: Vec<Issue>,
+    /// `cel.bind` is a macro.
+    pub(crate) binds: bool,
 }
 
 /// The tree of an expression, and how many ids it uses.
-pub(crate) fn parse(source: &str) -> Result<(Expr, Id), Vec<Issue>> {
+pub(crate) fn parse(source: &str, binds: bool) -> Result<(Expr, Id), Vec<Issue>> {
     let size = source.chars().count();
     if size > MAX_SIZE {
         let message = format!("expression code point size exceeds limit: size: {size}, limit {MAX_SIZE}");
@@ -61,7 +63,7 @@ pub(crate) fn parse(source: &str) -> Result<(Expr, Id), Vec<Issue>> {
     }
     let mut issues = Vec::new();
     let tokens = lex(source, &mut issues);
-    let mut parser = Parser { tokens, next: 0, nesting: 0, ids: 0, issues };
+    let mut parser = Parser { tokens, next: 0, nesting: 0, ids: 0, issues, binds };
     match parser.whole() {
         Ok(expr) if parser.issues.is_empty() => Ok((expr, parser.ids)),
         _ => Err(parser.issues),

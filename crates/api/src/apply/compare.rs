@@ -48,10 +48,10 @@ impl Parts {
     }
 }
 
-/// Compares everything but `managedFields`, which describes and is not described.
+/// Compares everything but the object's own `managedFields`, which describe and are not described.
 pub fn compare(old: &Object, new: &Object, schema: &Type) -> Comparison {
     let mut parts = Parts::default();
-    fields(old, new, Form::Struct(schema), &mut parts);
+    fields(old, new, Form::Struct(schema), 0, &mut parts);
     Comparison {
         added: parts.added.children,
         modified: parts.modified.children,
@@ -60,20 +60,20 @@ pub fn compare(old: &Object, new: &Object, schema: &Type) -> Comparison {
     }
 }
 
-fn fields(old: &Object, new: &Object, form: Form<'_>, parts: &mut Parts) {
+fn fields(old: &Object, new: &Object, form: Form<'_>, depth: usize, parts: &mut Parts) {
     let only_new = new.keys().filter(|key| !old.contains_key(*key));
     for key in old.keys().chain(only_new) {
         let (left, right) = (old.get(key), new.get(key));
-        if left == right || key == "managedFields" {
+        if left == right || (depth == 1 && key == "managedFields") {
             continue;
         }
         if let Some(form) = form.at_key(key) {
-            value(left, right, form).put(parts, &format!("f:{key}"));
+            value(left, right, form, depth + 1).put(parts, &format!("f:{key}"));
         }
     }
 }
 
-fn value(old: Option<&Value>, new: Option<&Value>, form: Form<'_>) -> Parts {
+fn value(old: Option<&Value>, new: Option<&Value>, form: Form<'_>, depth: usize) -> Parts {
     if old == new {
         return Parts::default();
     }
@@ -89,12 +89,12 @@ fn value(old: Option<&Value>, new: Option<&Value>, form: Form<'_>) -> Parts {
             }
             let left = old.and_then(Value::as_object).unwrap_or(&empty);
             let right = new.and_then(Value::as_object).unwrap_or(&empty);
-            fields(left, right, form, &mut parts);
+            fields(left, right, form, depth, &mut parts);
         }
         Form::Keyed(..) | Form::Set(_) => {
             let left = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             let right = new.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            elements(left, right, form, &mut parts);
+            elements(left, right, form, depth + 1, &mut parts);
         }
     }
     parts.added.member = old.is_none();
@@ -123,7 +123,7 @@ fn by_key<'a>(items: &'a [Value], form: Form<'_>) -> BTreeMap<String, Vec<&'a Va
     found
 }
 
-fn elements(old: &[Value], new: &[Value], form: Form<'_>, parts: &mut Parts) {
+fn elements(old: &[Value], new: &[Value], form: Form<'_>, depth: usize, parts: &mut Parts) {
     let Some(inner) = form.element() else { return };
     let (left, right) = (by_key(old, form), by_key(new, form));
     parts.is_nameless |= right.values().map(Vec::len).sum::<usize>() < new.len();
@@ -132,7 +132,7 @@ fn elements(old: &[Value], new: &[Value], form: Form<'_>, parts: &mut Parts) {
         let l = left.get(key).map_or(&[][..], Vec::as_slice);
         let r = right.get(key).map_or(&[][..], Vec::as_slice);
         match (l, r) {
-            ([] | [_], [] | [_]) => value(l.first().copied(), r.first().copied(), inner).put(parts, key),
+            ([] | [_], [] | [_]) => value(l.first().copied(), r.first().copied(), inner, depth).put(parts, key),
             // Elements that share a key are one value.
             ([_, _, ..], [_, _, ..]) => {
                 if l != r {
@@ -140,12 +140,12 @@ fn elements(old: &[Value], new: &[Value], form: Form<'_>, parts: &mut Parts) {
                 }
             }
             ([_, _, ..], _) => {
-                let mut now = r.first().map_or_else(Parts::default, |item| value(None, Some(item), inner));
+                let mut now = r.first().map_or_else(Parts::default, |item| value(None, Some(item), inner, depth));
                 now.removed = Node::leaf();
                 now.put(parts, key);
             }
             _ => {
-                let mut now = l.first().map_or_else(Parts::default, |item| value(Some(item), None, inner));
+                let mut now = l.first().map_or_else(Parts::default, |item| value(Some(item), None, inner, depth));
                 now.added = Node::leaf();
                 now.put(parts, key);
             }

@@ -1080,7 +1080,7 @@ field("readOnly", (0, 5), false, Zero::Kept, Bool, Topology::Default, Patch::NON
 pub static API_CORE_V1_AZUREFILEPERSISTENTVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFilePersistentVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
 field("readOnly", (0, 3), false, Zero::Omitted, Bool, Topology::Default, Patch::NONE, None),
 field("secretName", (0, 1), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
-field("secretNamespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("secretNamespace", (0, 4), false, Zero::Null, String, Topology::Default, Patch::NONE, None),
 field("shareName", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_AZUREFILEVOLUMESOURCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.AzureFileVolumeSource"), atomic: false, custom: None, fields: Cow::Borrowed(&[
@@ -2323,12 +2323,12 @@ field("topologyKey", (0, 2), true, Zero::Written, String, Topology::Default, Pat
 field("whenUnsatisfiable", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_TYPEDLOCALOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedLocalObjectReference"), atomic: true, custom: None, fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("apiGroup", (0, 1), false, Zero::Null, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 ]) };
 pub static API_CORE_V1_TYPEDOBJECTREFERENCE: Type = Type { name: Cow::Borrowed("io.k8s.api.core.v1.TypedObjectReference"), atomic: false, custom: None, fields: Cow::Borrowed(&[
-field("apiGroup", (0, 1), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),
+field("apiGroup", (0, 1), false, Zero::Null, String, Topology::Default, Patch::NONE, None),
 field("kind", (0, 2), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("name", (0, 3), true, Zero::Written, String, Topology::Default, Patch::NONE, None),
 field("namespace", (0, 4), false, Zero::Kept, String, Topology::Default, Patch::NONE, None),

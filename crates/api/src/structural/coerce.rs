@@ -27,7 +27,11 @@ pub fn metadata(object: &mut Map<String, Value>, malformed: Malformed) -> Result
             decode::conform(&mut one, &OBJECT_META).is_ok()
         });
     }
-    decode::conform(value, &OBJECT_META)
+    let unknown = decode::conform(value, &OBJECT_META)?;
+    if let Value::Object(map) = value {
+        decode::drop_empties(map);
+    }
+    Ok(unknown)
 }
 
 /// Fits the metadata of embedded objects; `unknown` gets the paths of what was dropped.

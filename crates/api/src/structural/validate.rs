@@ -182,7 +182,10 @@ fn of_type(value: &Value, schema: &Structural, format: &str, path: &str) -> Opti
 fn of_text(text: &str, rules: &Rules, path: &str) -> Option<Complaint> {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if let Some(max) = rules.max_length.filter(|max| length > *max) {
-        let detail = format!("may not be more than {max} bytes");
+        let detail = match max {
+            ..0 => "value is too long".to_owned(),
+            _ => format!("may not be more than {max} bytes"),
+        };
         return Some(Complaint { kind: ErrorKind::TooLong, ..Complaint::invalid(path, String::new(), detail) });
     }
     let invalid = |why: String| Some(Complaint::invalid(path, Value::from(text).to_string(), why));

@@ -89,8 +89,8 @@ fn priority(server: &ApiServer, attributes: &Attributes<'_>, pod: &mut Object) -
     }
     let policy = class.as_ref().map_or("", |class| class.text(&["preemptionPolicy"]));
     let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy }.to_owned();
-    let asked = pod.text(&["spec", "preemptionPolicy"]);
-    if !asked.is_empty() && asked != policy {
+    let asked = pod.at(&["spec", "preemptionPolicy"]).and_then(Value::as_str);
+    if let Some(asked) = asked.filter(|asked| *asked != policy) {
         let why = format!(
             "the string value of PreemptionPolicy ({asked}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         );

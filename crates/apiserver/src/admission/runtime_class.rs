@@ -6,7 +6,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{Attributes, Plugin, tolerations};
+use super::{Attributes, Plugin, tolerations, unaskable};
 use crate::server::{ApiServer, store_error};
 
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
@@ -49,9 +49,9 @@ impl Plugin for RuntimeClass {
 }
 
 async fn class_of(server: &ApiServer, attributes: &Attributes<'_>, pod: &Object) -> Result<Option<Object>, ApiError> {
-    let name = pod.text(&["spec", "runtimeClassName"]);
-    if name.is_empty() {
-        return Ok(None);
+    let Some(name) = pod.at(&["spec", "runtimeClassName"]).and_then(Value::as_str) else { return Ok(None) };
+    if let Some(why) = unaskable(name) {
+        return Err(ApiError::new(500, "", why));
     }
     let find = || server.cached("node.k8s.io", "runtimeclasses", name);
     if let Some(class) = find() {

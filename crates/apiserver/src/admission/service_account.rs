@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, unaskable};
 use crate::auth::node::references;
 use crate::server::ApiServer;
 
@@ -113,6 +113,9 @@ async fn account_of(server: &Arc<ApiServer>, attributes: &Attributes<'_>, pod: &
     let (namespace, name) = (attributes.namespace, pod.text(&["spec", "serviceAccountName"]));
     if name.is_empty() {
         return Err(attributes.forbidden(format!("no service account specified for pod {namespace}/{}", pod.name())));
+    }
+    if let Some(why) = unaskable(name) {
+        return Err(attributes.forbidden(format!("error looking up service account {namespace}/{name}: {why}")));
     }
     find(server, namespace, name).await.ok_or_else(|| {
         attributes.forbidden(format!(

@@ -60,14 +60,22 @@ const OLD_SELF: usize = 1;
 impl Rules {
     /// Of the whole schema of a version; `None` if it has no rules.
     pub(crate) fn of(schema: &Object) -> Option<Self> {
-        Self::at(schema, schema, true)
+        Self::of_part(schema, true)
+    }
+
+    /// Of a part of one, which may be the whole.
+    pub(crate) fn of_part(schema: &Object, is_root: bool) -> Option<Self> {
+        Self::at(schema, schema, is_root)
     }
 
     /// `node` is what the place is, `rules` what is said of it: the same but within `allOf`.
     fn at(rules: &Object, node: &Object, is_root: bool) -> Option<Self> {
         let seen = seen(node, is_root || flag(node, "x-kubernetes-embedded-resource"), SELF_TYPE);
         let here = match seen.cel_type() {
-            Some(_) => validations(rules).iter().map(|rule| Rule::of(rule, &seen)).collect(),
+            Some(_) => {
+                let said = validations(rules).into_iter().filter(|rule| !rule.text(&["rule"]).trim().is_empty());
+                said.map(|rule| Rule::of(rule, &seen)).collect()
+            }
             None => Vec::new(),
         };
         let below = |rules: &Object, node: Option<&Object>| node.and_then(|node| Self::at(rules, node, false));

@@ -10,7 +10,7 @@ use super::list::Selection;
 use super::{Writer, eviction, now, review};
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::tokens;
-use crate::field_manager::{self, Tracking};
+use crate::field_manager::{self, FieldManager, Tracking};
 use crate::health;
 use crate::http::{self, Body, respond};
 use crate::pipeline::Context;
@@ -54,7 +54,11 @@ pub(super) async fn answer(
             &component_statuses(server, served, context).await?,
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
-            let request = super::read_object(served, context, body).await?;
+            let mut request = super::read_object(served, context, body).await?;
+            api::decode::complete(&mut request, &served.schema);
+            let manager = field_manager::of_request(context, "CreateOptions")?;
+            let fields = FieldManager { registry: &server.registry, served, subresource: "" };
+            fields.update(None, &mut request, &manager, &now());
             created(review::answer(server, context, resource, request).await?)
         }
         _ => Ok(Outcome::Generic(body)),
@@ -94,7 +98,9 @@ pub(super) async fn read(
     let bytes = http::read(body).await?;
     let (object, duplicates) = http::decode_tracked(&context.headers, &bytes, kind)?;
     let schema = api::schema::of_kind(group, version, kind).ok_or_else(ApiError::no_such_resource)?;
-    super::fit(context, (version, kind), schema, object, &duplicates)
+    let mut object = super::fit(context, (version, kind), schema, object, &duplicates)?;
+    api::decode::complete(&mut object, schema);
+    Ok(object)
 }
 
 /// Assigns a pod to a node, once.

@@ -3,8 +3,10 @@
 //! Defaults, admission, strategy, validation, compare-and-set: in upstream's order. A write that loses the race is
 //! computed again on what won it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use api::decode::Empties;
 use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
 use rand::Rng as _;
@@ -127,7 +129,7 @@ impl Writer<'_> {
         self.place_new_object(namespace, &mut object)?;
         let shares_labels = self.served.strategy().shares_labels(&object);
         self.served.strategy().default(&mut object);
-        api::decode::complete(&mut object, &self.served.schema);
+        let empties = api::decode::complete(&mut object, &self.served.schema);
         self.drop_duplicate_owners(&mut object, "");
         self.track(None, &mut object);
         let (asked, begins) = (object.name().to_owned(), object.text(&["metadata", "generateName"]).to_owned());
@@ -146,23 +148,26 @@ impl Writer<'_> {
         if self.served.strategy().counts_generation() {
             object.metadata().insert("generation".into(), 1.into());
         }
+        empties.put_into(&mut object);
         self.served.strategy().prepare_for_create(&mut object);
         strategy::drop_disabled(self.served.strategy(), &mut object);
         if let (true, Some(labels)) = (shares_labels, object.at(&["spec", "template", "metadata", "labels"]).cloned()) {
             object.metadata().insert("labels".into(), labels);
         }
-        api::decode::complete_for_storage(&mut object, &self.served.schema);
+        let empties = api::decode::complete_for_storage(&mut object, &self.served.schema);
         let unchosen = attributes.is("", "services").then(|| object.clone());
         admission::choose(self.server, &attributes, &mut object).await?;
         let mut errors: Vec<FieldError> =
             admission::devices::admin_access(self.server, &attributes, &object).await?.into_iter().collect();
         let (namespaced, rule) = (self.served.info.namespaced, self.served.strategy().name_rule());
         let (_, is_core) = self.metadata_again();
+        empties.put_into(&mut object);
         errors.extend(api::validation::object_meta(&object, namespaced, rule, is_core));
         errors.extend(self.served.strategy().judge_create(&object));
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
+        empties.take_from(&mut object);
         self.warn(self.served.strategy().warnings(&object));
         for _ in 0..MAX_RETRIES {
             admission::judge(self.server, &attributes, &object).await?;
@@ -299,7 +304,7 @@ impl Writer<'_> {
         // Defaults are for what was sent, of which a subresource writes only its part.
         self.served.strategy().default(&mut new);
         self.apply_scope(&mut new, old);
-        api::decode::complete(&mut new, &self.served.schema);
+        let empties = api::decode::complete(&mut new, &self.served.schema);
         self.track(Some(old), &mut new);
         let attributes = self.attributes(Operation::Update, namespace, name, Some(old));
         // Admission sees what was written: where that is a Scale, not the workload.
@@ -318,28 +323,22 @@ impl Writer<'_> {
         }
         escalation::check(self.server, &attributes, &new).await?;
         admission::choose(self.server, &attributes, &mut new).await?;
+        empties.put_into(&mut new);
         strategy::drop_disabled(self.served.strategy(), &mut new);
-        if self.subresource.is_empty() {
-            self.served.strategy().prepare_for_update(&mut new, old);
-        } else {
-            self.served.strategy().prepare_part(self.subresource, &mut new, old);
+        match self.subresource {
+            "" => self.served.strategy().prepare_for_update(&mut new, &with_empties(old, &empties)),
+            part => self.served.strategy().prepare_part(part, &mut new, &with_empties(old, &empties)),
         }
-        api::decode::complete_for_storage(&mut new, &self.served.schema);
-        self.count_generation(&mut new, old);
+        let empties = api::decode::complete_for_storage(&mut new, &self.served.schema);
+        self.count_generation(&mut new, old, &empties);
         let mut errors: Vec<FieldError> =
             admission::devices::admin_access(self.server, &attributes, &new).await?.into_iter().collect();
-        let (namespaced, rule) = (self.served.info.namespaced, self.served.strategy().name_rule());
-        let (again, is_core) = self.metadata_again();
-        errors.extend(api::validation::object_meta_update(&new, old, namespaced, rule, is_core, again));
-        if self.subresource.is_empty() {
-            errors.extend(self.served.strategy().judge_update(&new, old));
-        } else if self.subresource == "status" {
-            errors.extend(self.served.strategy().validate_status(&new, old));
-        }
-        errors.extend(self.served.strategy().validate_part(self.subresource, &new, old));
+        empties.put_into(&mut new);
+        errors.extend(self.judge_change(&new, &with_empties(old, &empties)));
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors).into());
         }
+        empties.take_from(&mut new);
         self.warn(self.served.strategy().warnings_on_update(self.subresource, &new, old));
         match scale {
             None => admission::judge(self.server, &attributes, &new).await?,
@@ -353,6 +352,20 @@ impl Writer<'_> {
             return Ok(old.clone());
         }
         self.commit(&key, stored, new, charged).await
+    }
+
+    /// All that is wrong with a change.
+    fn judge_change(&self, new: &Object, old: &Object) -> Vec<FieldError> {
+        let (namespaced, own) = (self.served.info.namespaced, self.served.strategy());
+        let (again, is_core) = self.metadata_again();
+        let mut errors = api::validation::object_meta_update(new, old, namespaced, own.name_rule(), is_core, again);
+        match self.subresource {
+            "" => errors.extend(own.judge_update(new, old)),
+            "status" => errors.extend(own.validate_status(new, old)),
+            _ => (),
+        }
+        errors.extend(own.validate_part(self.subresource, new, old));
+        strategy::ratchet::left(errors, || own.judge_create(old))
     }
 
     /// How the metadata of a change is looked at again: objects of definitions and parts of objects only for what may not change.
@@ -451,27 +464,38 @@ impl Writer<'_> {
         }
     }
 
-    fn count_generation(&self, new: &mut Object, old: &Object) {
+    fn count_generation(&self, new: &mut Object, old: &Object, empties: &Empties) {
         // A pod is bound by the scheduler, not changed by its user.
         if !self.served.strategy().counts_generation() || self.subresource == "binding" {
             return;
         }
         let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
         let with_status = self.served.strategy().counts_status();
-        let content = |object: &Object| -> Object {
-            let counted = |key: &str| key != "metadata" && (with_status || key != "status");
-            let fields = object.iter().filter(|(key, _)| counted(key));
-            fields.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let is_content = |key: &str| key != "metadata" && (with_status || key != "status");
+        let has_all_of = |left: &Object, right: &Object| {
+            right.iter().filter(|(key, _)| is_content(key)).all(|(key, value)| left.get(key) == Some(value))
         };
         let map = |object: &Object, field| object.at(&["metadata", field]).and_then(Value::as_object).cloned();
         let differs = |field| map(new, field).unwrap_or_default() != map(old, field).unwrap_or_default();
         let strategy = self.served.strategy();
         let is_marked = self.subresource.is_empty()
             && ((strategy.counts_annotations() && differs("annotations"))
-                || (strategy.counts_labels() && differs("labels")));
-        let generation = if content(new) == content(old) && !is_marked { before } else { before + 1 };
+                || (strategy.counts_labels() && differs("labels"))
+                || strategy.counts_empties().is_some_and(|field| empties.are_in(field)));
+        let is_counted = new.at(&["metadata", "generation"]).and_then(Value::as_i64) > Some(before);
+        let is_same = !is_counted && !is_marked && has_all_of(new, old) && has_all_of(old, new);
+        let generation = if is_same { before } else { before + 1 };
         new.metadata().insert("generation".into(), generation.into());
     }
+}
+
+/// An object with the same empty lists and maps as what is to replace it, from which it does not differ by having none.
+fn with_empties<'a>(old: &'a Object, empties: &Empties) -> Cow<'a, Object> {
+    let mut old = Cow::Borrowed(old);
+    if !empties.is_empty() {
+        empties.put_into(old.to_mut());
+    }
+    old
 }
 
 /// What the system gives an object that is new.

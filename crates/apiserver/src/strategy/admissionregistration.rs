@@ -27,6 +27,10 @@ const URL_FORM: &str = "; desired format: https://host[/path]";
 pub(super) struct WebhookConfigurations;
 
 impl Strategy for WebhookConfigurations {
+    fn counts_empties(&self) -> Option<&'static str> {
+        Some("webhooks")
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }

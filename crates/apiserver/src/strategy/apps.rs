@@ -328,8 +328,11 @@ impl Strategy for ReplicationControllers {
         }
         set_default(object, &["spec", "replicas"], 1);
         if let Some(labels) = object.at(&["spec", "template", "metadata", "labels"]).cloned() {
-            set_default(object, &["spec", "selector"], labels.clone());
-            set_default(object, &["metadata", "labels"], labels);
+            for path in [["spec", "selector"], ["metadata", "labels"]] {
+                if object.at(&path).and_then(Value::as_object).is_none_or(Object::is_empty) {
+                    object.at_mut(&path).extend(labels.as_object().cloned().unwrap_or_default());
+                }
+            }
         }
     }
 

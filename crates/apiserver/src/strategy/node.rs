@@ -11,6 +11,8 @@ use super::check::{At, check};
 use super::quota::{resource_name, resource_value};
 use super::{Strategy, fixed, internal};
 
+const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
+const AVOIDED: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub(super) struct Nodes;
@@ -26,9 +28,9 @@ impl Strategy for Nodes {
 
     /// What a node has is what it gives, unless it says otherwise; its range is the first of its ranges.
     fn default(&self, object: &mut Object) {
-        if let (Some(capacity), None) =
-            (object.at(&["status", "capacity"]).cloned(), object.at(&["status", "allocatable"]))
-        {
+        let is_told =
+            object.at(&["status", "allocatable"]).and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+        if let (Some(capacity), false) = (object.at(&["status", "capacity"]).cloned(), is_told) {
             object.at_mut(&["status"]).insert("allocatable".into(), capacity);
         }
         let spec = object.at_mut(&["spec"]);
@@ -63,6 +65,7 @@ impl Strategy for Nodes {
 
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
+            annotations(&at);
             let spec = at.field("spec");
             taints(&spec.field("taints").called(Path::new("metadata").child("taints")));
             resources(&at);
@@ -103,6 +106,7 @@ impl Strategy for Nodes {
 /// What holds for any change of a node or its status.
 fn change(new: &Object, old: &Object) -> Vec<FieldError> {
     check(new, |at| {
+        annotations(&at);
         resources(&at);
         declared_features(&at.at(&["status", "declaredFeatures"]));
         let mut addresses = Vec::new();
@@ -232,6 +236,49 @@ fn config_source(at: &At<'_>, is_status: bool) {
     map.field("kubeletConfigKey").needed_named(is_config_key);
 }
 
+/// What was told in annotations before there were fields for it.
+fn annotations(at: &At<'_>) {
+    let all = at.at(&["metadata", "annotations"]);
+    let read = |key: &str, wanted: &str, is_list: bool| -> Result<Option<Value>, String> {
+        let text = all.field(key).text();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let read = serde_json::from_str::<Value>(text);
+        let value = read.map_err(|error| api::json::complaint(text.as_bytes()).unwrap_or_else(|| error.to_string()))?;
+        let found = api::decode::go_kind(&value);
+        match value.is_null() || if is_list { value.is_array() } else { value.is_object() } {
+            true => Ok(Some(value)),
+            false => Err(format!("json: cannot unmarshal {found} into Go value of type {wanted}")),
+        }
+    };
+    let within = |value: Value| Object::from_iter([("told".to_owned(), value)]);
+    match read(TAINTS, "[]core.Taint", true) {
+        Err(why) => all.invalid_shown(TAINTS, &why),
+        Ok(told) => {
+            let told = within(told.unwrap_or_default());
+            at.extend(check(&told, |at| taints(&at.field("told").called(all.path().child(TAINTS)))));
+        }
+    }
+    match read(AVOIDED, "v1.AvoidPods", false) {
+        Err(why) => all.called(all.path().child("AvoidPods")).invalid_shown(AVOIDED, &why),
+        Ok(told) => {
+            let told = within(told.unwrap_or_default());
+            at.extend(check(&told, |at| {
+                for entry in at.at(&["told", "preferAvoidPods"]).called(all.path().child(AVOIDED)).items() {
+                    let signature = entry.field("podSignature").called(entry.path().child("PodSignature"));
+                    let owner = signature.field("podController").called(signature.path().child("PodController"));
+                    if !owner.exists() {
+                        signature.required("");
+                    } else if !owner.field("controller").is_true() {
+                        owner.field("Controller").invalid_shown(false, "must point to a controller");
+                    }
+                }
+            }));
+        }
+    }
+}
+
 fn taints(at: &At<'_>) {
     let mut seen = Vec::new();
     for taint in at.items() {
@@ -260,6 +307,10 @@ fn taints(at: &At<'_>) {
 pub(super) struct RuntimeClasses;
 
 impl Strategy for RuntimeClasses {
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             at.field("handler").needed_named(is_label);

@@ -14,7 +14,7 @@ pub(super) use self::claim::{PersistentVolumeClaims, claim_spec};
 pub(super) use self::volume::PersistentVolumes;
 use super::check::{At, check, unique};
 use super::volume_sources::driver_name;
-use super::{Strategy, fixed, internal, set_default};
+use super::{Strategy, count, fixed, internal, set_default};
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
@@ -168,9 +168,11 @@ impl Strategy for CsiDrivers {
             ("fsGroupPolicy", json!("ReadWriteOnceWithFSType")),
             ("requiresRepublish", json!(false)),
             ("seLinuxMount", json!(false)),
-            ("volumeLifecycleModes", json!(["Persistent"])),
         ] {
             set_default(object, &["spec", field], value);
+        }
+        if object.at(&["spec", "volumeLifecycleModes"]).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            object.at_mut(&["spec"]).insert("volumeLifecycleModes".into(), json!(["Persistent"]));
         }
     }
 
@@ -184,8 +186,7 @@ impl Strategy for CsiDrivers {
             new.remove_at(&["spec", MISSING]);
         }
         if new.get("spec") != old.get("spec") {
-            let before = old.at(&["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0);
-            new.metadata().insert("generation".into(), (before + 1).into());
+            count(new, old);
         }
     }
 

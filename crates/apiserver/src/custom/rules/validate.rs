@@ -14,9 +14,19 @@ const SPENT: &str = "validation failed due to running out of cost budget, no fur
 impl Rules {
     /// What the object fails, and what it failed already as it was: that is only worth a warning.
     pub(crate) fn validate(&self, new: &Value, old: Option<&Value>) -> (Vec<FieldError>, Vec<FieldError>) {
+        self.validate_at(&Path::default(), new, old)
+    }
+
+    /// The same of a part that is told of as `path`.
+    pub(crate) fn validate_at(
+        &self,
+        path: &Path,
+        new: &Value,
+        old: Option<&Value>,
+    ) -> (Vec<FieldError>, Vec<FieldError>) {
         let mut pass = Pass { errors: Vec::new(), warnings: Vec::new(), budget: BUDGET };
         // Running out of budget is among the errors.
-        let _ = pass.place(self, &Path::default(), new, old, Before { new, old });
+        let _ = pass.place(self, path, new, old, Before { new, old });
         (pass.errors, pass.warnings)
     }
 }

@@ -46,13 +46,18 @@ impl Strategy for StatefulSets {
         for when in ["whenDeleted", "whenScaled"] {
             set_default(object, &["spec", "persistentVolumeClaimRetentionPolicy", when], "Retain");
         }
-        set_default(object, &["spec", "updateStrategy", "type"], "RollingUpdate");
-        if object.text(&["spec", "updateStrategy", "type"]) == "RollingUpdate" {
-            set_default(object, &["spec", "updateStrategy", "rollingUpdate", "partition"], 0);
+        // Who names the strategy says how it rolls, or leaves that unsaid.
+        let strategy = object.at_mut(&["spec", "updateStrategy"]);
+        if strategy.text(&["type"]).is_empty() {
+            strategy.insert("type".into(), "RollingUpdate".into());
+            set_default(strategy, &["rollingUpdate"], json!({}));
+        }
+        if strategy.text(&["type"]) == "RollingUpdate" && strategy.contains_key("rollingUpdate") {
+            set_default(strategy, &["rollingUpdate", "partition"], 0);
         }
         for claim in items_mut(object.at_mut(&["spec"]), "volumeClaimTemplates") {
-            set_default(claim, &["kind"], "PersistentVolumeClaim");
-            set_default(claim, &["apiVersion"], "v1");
+            claim.insert("kind".into(), "PersistentVolumeClaim".into());
+            claim.insert("apiVersion".into(), "v1".into());
             set_default(claim, &["spec", "volumeMode"], "Filesystem");
             set_default(claim, &["status", "phase"], "Pending");
         }

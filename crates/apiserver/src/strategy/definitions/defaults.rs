@@ -1,9 +1,12 @@
 //! Defaults in a schema must be values that the schema takes, and hold nothing that it would drop.
 
-use api::Object;
-use api::field::{FieldError, Path};
+use api::field::{ErrorKind, FieldError, Path};
 use api::structural::{self, Malformed, Structural};
+use api::{Object, ObjectExt as _};
 use serde_json::Value;
+
+use super::schema::TYPES;
+use crate::custom::rules::Rules;
 
 pub(super) fn check(schema: &Object, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -41,7 +44,28 @@ fn one(schema: &Object, value: &Value, is_root: bool, path: &Path, errors: &mut 
     let mut found = Vec::new();
     structural::embedded(value, &structural, is_root, path, &mut found);
     if found.is_empty() {
-        found = structural::validate(value, None, &structural, path);
+        found.extend(of_no_type(schema.text(&["type"]), value, path));
+        found.extend(structural::validate(value, None, &structural, path));
+    }
+    if let (true, Some(rules)) = (found.is_empty(), Rules::of_part(schema, is_root)) {
+        // A default is what was there before, and what comes to where nothing was.
+        found = rules.validate_at(path, value, Some(value)).0;
+        if found.is_empty() {
+            found = rules.validate_at(path, value, None).0;
+        }
     }
     errors.append(&mut found);
+}
+
+/// No value is of a type that there is not.
+fn of_no_type(kind: &str, value: &Value, path: &Path) -> Option<FieldError> {
+    let found = match value {
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::Bool(_) => "boolean",
+        other => api::decode::go_kind(other),
+    };
+    let detail = format!(" in body must be of type {kind}: {found:?}");
+    let error = FieldError { kind: ErrorKind::TypeInvalid, ..FieldError::invalid(path, found, detail) };
+    (!kind.is_empty() && !TYPES.contains(&kind)).then_some(error)
 }

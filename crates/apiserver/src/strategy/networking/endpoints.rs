@@ -7,7 +7,7 @@ use api::{Object, ObjectExt as _};
 use serde_json::Value;
 
 use crate::strategy::check::{At, PROTOCOLS, check};
-use crate::strategy::{Strategy, fixed, items, items_mut, set_default};
+use crate::strategy::{Strategy, count, fixed, items, items_mut, set_default};
 
 const MOST_ENDPOINTS: usize = 1000;
 const MOST_PORTS: usize = 20000;
@@ -38,9 +38,11 @@ impl Strategy for EndpointSlices {
     }
 
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
-        if new.get("endpoints") == old.get("endpoints") {
+        let is_none = items(new, &["endpoints"]).is_empty() && items(old, &["endpoints"]).is_empty();
+        if is_none || new.get("endpoints") == old.get("endpoints") {
             return;
         }
+        count(new, old);
         let nodes: Vec<Value> = items(old, &["endpoints"])
             .iter()
             .filter_map(|endpoint| endpoint.get("deprecatedTopology")?.get(HOST_NAME).cloned())

@@ -14,6 +14,10 @@ const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 pub(in crate::strategy) struct NetworkPolicies;
 
 impl Strategy for NetworkPolicies {
+    fn counts_empties(&self) -> Option<&'static str> {
+        Some("spec")
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }

@@ -87,8 +87,10 @@ fn tolerated(new: &Object, old: &Object) -> Vec<FieldError> {
 fn gates(new: &Object, old: &Object) -> Vec<FieldError> {
     let place = ["spec", "schedulingGates"];
     let known: Vec<&str> = items(old, &place).into_iter().map(|gate| gate.text(&["name"])).collect();
-    let added = items(new, &place).into_iter().map(|gate| gate.text(&["name"])).enumerate();
-    let added = added.filter(|(_, name)| !known.contains(name));
+    let names: Vec<&str> = items(new, &place).into_iter().map(|gate| gate.text(&["name"])).collect();
+    // One that is there more than once is told of where it is last.
+    let is_last = |index: usize, name: &str| !names.iter().skip(index + 1).any(|later| *later == name);
+    let added = names.iter().enumerate().filter(|(index, name)| !known.contains(name) && is_last(*index, name));
     let told = added.map(|(index, name)| {
         let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
         FieldError::forbidden(format!("spec.schedulingGates[{index}].name"), detail)

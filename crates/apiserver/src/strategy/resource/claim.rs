@@ -254,9 +254,11 @@ fn template_metadata(at: &At<'_>) {
     let annotations = at.field("annotations");
     at.extend(api::validation::annotations(Some(annotations.value()), annotations.path()));
     at.field("labels").labels();
-    // A pointer to nothing much is still something.
-    let is_set = |field: &At<'_>| {
-        !field.is_empty() && (field.number() != Some(0) || field.path().to_string().ends_with("Seconds"))
+    // A pointer to nothing much is still something, and so is a list of nothing.
+    let is_set = |field: &At<'_>| match field.value() {
+        Value::Array(_) => true,
+        Value::Number(number) => number.as_i64() != Some(0) || field.path().to_string().ends_with("Seconds"),
+        _ => !field.is_empty(),
     };
     for field in OWN.iter().map(|name| at.field(name)).filter(is_set) {
         // Upstream makes this name from its own.

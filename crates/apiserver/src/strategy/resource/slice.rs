@@ -13,7 +13,7 @@ use crate::handlers::now;
 use crate::strategy::check::{At, check};
 use crate::strategy::node_selector::node_selector;
 use crate::strategy::volume_sources::driver_name as driver;
-use crate::strategy::{Strategy, internal, items_mut, set_default};
+use crate::strategy::{Strategy, count, internal, items_mut, set_default};
 
 const MOST_DEVICES: usize = 128;
 const MOST_ADVANCED_DEVICES: usize = 64;
@@ -50,10 +50,14 @@ impl Strategy for ResourceSlices {
     fn prepare_for_update(&self, new: &mut Object, old: &Object) {
         let uses_gated = super::super::items(old, &["spec", "devices"]).into_iter().any(|device| {
             let attributes = device.get("attributes").and_then(Value::as_object).into_iter().flatten();
-            let has_list = |value: &Value| LISTS.iter().any(|list| value.get(list).is_some());
+            let has = |value: &Value, list: &str| value.get(list)?.as_array().map(|items| !items.is_empty());
+            let has_list = |value: &Value| LISTS.iter().any(|list| has(value, list) == Some(true));
             device.contains_key(MAPPINGS) || attributes.into_iter().any(|(_, value)| has_list(value))
         });
         if !uses_gated {
+            if new.get("spec") != old.get("spec") {
+                count(new, old);
+            }
             for_devices(new, drop_gated);
         }
     }

@@ -29,7 +29,6 @@ impl Strategy for PersistentVolumeClaims {
 
     fn default(&self, object: &mut Object) {
         set_default(object, &["spec", "volumeMode"], "Filesystem");
-        tell_groups(object);
     }
 
     fn prepare_for_create(&self, object: &mut Object) {
@@ -86,15 +85,6 @@ impl Strategy for PersistentVolumeClaims {
 
     fn warnings_on_update(&self, subresource: &str, new: &Object, _: &Object) -> Vec<String> {
         if subresource.is_empty() { self.warnings(new) } else { Vec::new() }
-    }
-}
-
-/// A source's group is always told, if only that there is none.
-fn tell_groups(object: &mut Object) {
-    for source in SOURCES {
-        if let Some(Value::Object(source)) = object.get_mut("spec").and_then(|spec| spec.get_mut(source)) {
-            source.entry("apiGroup").or_insert(Value::Null);
-        }
     }
 }
 
