@@ -39,7 +39,9 @@ pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};
 pub use auth::keys::{KeyError, ServiceAccountKeys};
 pub use auth::request_header::RequestHeaderSettings;
-pub use auth::settings::{AuthError, AuthSettings, JwksFile, OidcSettings, WebhookSettings, parse_duration};
+pub use auth::settings::{
+    AuthError, AuthSettings, JwksFile, OidcSettings, TokenSettings, WebhookSettings, parse_duration,
+};
 pub use cors::{Cors, OriginError};
 pub use debug::SetVerbosity;
 pub use flowcontrol::FlowSettings;
