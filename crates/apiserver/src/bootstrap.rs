@@ -13,7 +13,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 pub(crate) use self::trust::publish as publish_trust;
-use crate::field_manager::Tracking;
+use crate::field_manager::{FieldManager, Tracking};
 use crate::handlers::{DeleteOptions, Writer};
 use crate::health::Phase;
 use crate::server::ApiServer;
@@ -73,6 +73,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     server.health.reach(Phase::Repaired);
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
     crate::master_leases::start(server).await?;
+    crate::identity::start(server);
     server.health.reach(Phase::Published);
     Ok(())
 }
@@ -110,14 +111,12 @@ pub(crate) async fn ensure(
     object: Value,
 ) -> Result<(), ApiError> {
     let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let writer = Writer {
-        server,
-        served,
-        context: None,
-        subresource: "",
-        dry_run: false,
-        tracking: Tracking::Update("kube-apiserver"),
+    let manager = match group {
+        "flowcontrol.apiserver.k8s.io" => flow::MANAGER,
+        _ => "kube-apiserver",
     };
+    let tracking = Tracking::Update(manager);
+    let writer = Writer { server, served, context: None, subresource: "", dry_run: false, tracking };
     let Value::Object(mut object) = object else { return Ok(()) };
     object.insert("kind".into(), served.info.kind.clone().into());
     object.insert("apiVersion".into(), served.info.api_version().into());
@@ -136,7 +135,20 @@ pub(crate) async fn ensure(
                 Ok(new)
             };
             let writer = Writer { subresource: "status", ..writer };
-            writer.update(namespace, &name, with_status).await.map(|_| ())
+            let Some(manager) = status_manager(plural) else {
+                return writer.update(namespace, &name, with_status).await.map(|_| ());
+            };
+            // Whoever keeps these conditions applies them.
+            let config = json!({
+                "kind": served.info.kind, "apiVersion": served.info.api_version(), "metadata": {"name": name}, "status": status,
+            });
+            let fields = FieldManager { registry: &server.registry, served, subresource: "status" };
+            let applied = |live: &Object| match &config {
+                Value::Object(config) => fields.apply(Some(live), config, manager, true, &crate::handlers::now()),
+                _ => Ok(live.clone()),
+            };
+            let writer = Writer { tracking: Tracking::Applied, ..writer };
+            writer.update(namespace, &name, applied).await.map(|_| ())
         }
         Some(known) if group == "rbac.authorization.k8s.io" && policy::is_of_another_role(&known.decode(), &object) => {
             writer.delete(namespace, &name, &DeleteOptions::default()).await?;
@@ -162,17 +174,24 @@ pub(crate) async fn ensure(
     }
 }
 
+/// Who applies the status of what is there from the beginning, where that is not whoever made it.
+fn status_manager(plural: &str) -> Option<&'static str> {
+    match plural {
+        "flowschemas" => Some(flow::STATUS_MANAGER),
+        "servicecidrs" => Some("kubernetes-service-cidr-controller"),
+        _ => None,
+    }
+}
+
 /// Pods reach the API servers as `kubernetes.default`.
 pub(crate) async fn publish_kubernetes_service(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     let port = server.config.secure_port;
     let first = service_range(server).nth(1);
-    let family = if first.is_ipv4() { "IPv4" } else { "IPv6" };
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
     let service = json!({
         "metadata": {"name": "kubernetes", "labels": labels},
         "spec": {
-            "clusterIP": first.to_string(), "clusterIPs": [first.to_string()], "type": "ClusterIP", "sessionAffinity": "None",
-            "ipFamilies": [family], "ipFamilyPolicy": "SingleStack",
+            "clusterIP": first.to_string(), "type": "ClusterIP", "sessionAffinity": "None", "ipFamilyPolicy": "SingleStack",
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
         },
     });

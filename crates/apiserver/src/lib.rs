@@ -18,6 +18,7 @@ mod handlers;
 mod health;
 mod heavy;
 mod http;
+mod identity;
 mod listener;
 mod master_leases;
 mod metrics;
