@@ -11,8 +11,8 @@ use crate::server::ApiServer;
 const MIN_SECONDS: i64 = 600;
 const DEFAULT_SECONDS: i64 = 3600;
 const MAX_SECONDS: i64 = 1 << 32;
-/// What kubelets ask for. Clients that never read their token again keep working with one of these, and are told of in the
-/// audit log instead.
+/// What kubelets ask for. Clients that never read their token again keep working with one of these; the token says from
+/// when on it should have been read again.
 const WARN_ONLY_SECONDS: i64 = 3600 + 7;
 const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 /// Of tokens that secrets hold.

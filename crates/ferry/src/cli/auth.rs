@@ -57,7 +57,7 @@ pub(crate) struct Auth {
     /// The longest that a service account's token lasts, whatever is asked for; 0 is as long as that
     #[arg(long, value_parser = duration, default_value = "0s")]
     service_account_max_token_expiration: Duration,
-    /// Let tokens that kubelets ask for outlive what is asked for by far, and log their use after that
+    /// Let tokens that kubelets ask for outlive what is asked for by far; they say when that was
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = true)]
     service_account_extend_token_expiration: bool,
     /// Authorities of front proxies, which say in headers whom they speak for
