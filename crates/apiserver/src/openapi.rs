@@ -2,6 +2,7 @@
 //! beside the requests, and never again.
 
 mod custom;
+mod enums;
 mod gnostic;
 mod operations;
 mod schemas;
