@@ -224,7 +224,7 @@ fn version_three(registry: &Registry, path: &str) -> Value {
         components.insert("securitySchemes".into(), json!({"BearerToken": token}));
     }
     json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "unversioned"}, "paths": paths, "components": components,
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "1.36"}, "paths": paths, "components": components,
     })
 }
 
