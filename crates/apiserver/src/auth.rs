@@ -92,10 +92,13 @@ pub(crate) async fn decide(server: &ApiServer, user: &UserInfo, access: &Access<
 
 /// Whether the request as a whole may be performed; says why.
 pub(crate) async fn authorize_request(server: &ApiServer, context: &mut Context) -> Result<(), ApiError> {
-    if let Some(refused) = context.refused.take() {
-        return Err(refused);
-    }
-    context.decision = Some(authorize(server, &context.user, &context.info).await?);
+    let decision = match context.refused.take() {
+        Some(refused) => Err(refused),
+        None => authorize(server, &context.user, &context.info).await,
+    };
+    // What a client chose is in the words of a refusal.
+    context.forbid_sniffing(decision.is_err());
+    context.decision = Some(decision?);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 pub(crate) use self::trust::publish as publish_trust;
-use crate::field_manager::Tracking;
+use crate::field_manager::{FieldManager, Tracking};
 use crate::handlers::{DeleteOptions, Writer};
 use crate::health::Phase;
 use crate::server::ApiServer;
@@ -73,6 +73,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) -> Result<(), ApiError> {
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(claims::keep(server.clone())));
     server.tasks.spawn(server.drain.clone().run_until_cancelled_owned(service_cidr::keep(server.clone())));
     crate::master_leases::start(server).await?;
+    crate::identity::start(server);
     server.health.reach(Phase::Published);
     Ok(())
 }
@@ -114,7 +115,20 @@ pub(crate) async fn ensure(
                 Ok(new)
             };
             let writer = Writer { subresource: "status", ..writer };
-            writer.update(namespace, &name, with_status).await.map(|_| ())
+            let Some(manager) = status_manager(plural) else {
+                return writer.update(namespace, &name, with_status).await.map(|_| ());
+            };
+            // Whoever keeps these conditions applies them.
+            let config = json!({
+                "kind": served.info.kind, "apiVersion": served.info.api_version(), "metadata": {"name": name}, "status": status,
+            });
+            let fields = FieldManager { registry: &server.registry, served, subresource: "status" };
+            let applied = |live: &Object| match &config {
+                Value::Object(config) => fields.apply(Some(live), config, manager, true, &crate::handlers::now()),
+                _ => Ok(live.clone()),
+            };
+            let writer = Writer { tracking: Tracking::Applied, ..writer };
+            writer.update(namespace, &name, applied).await.map(|_| ())
         }
         Some(known) if group == "rbac.authorization.k8s.io" && policy::is_of_another_role(&known.decode(), &object) => {
             writer.delete(namespace, &name, &DeleteOptions::default()).await?;
@@ -148,8 +162,21 @@ pub(crate) fn writer<'a>(
     subresource: &'a str,
 ) -> Result<Writer<'a>, ApiError> {
     let served = server.registry.stored(group, plural).ok_or_else(ApiError::no_such_resource)?;
-    let tracking = Tracking::Update("kube-apiserver");
+    let manager = match group {
+        "flowcontrol.apiserver.k8s.io" => flow::MANAGER,
+        _ => "kube-apiserver",
+    };
+    let tracking = Tracking::Update(manager);
     Ok(Writer { server, served, context: None, subresource, dry_run: false, tracking })
+}
+
+/// Who applies the status of what is there from the beginning, where that is not whoever made it.
+fn status_manager(plural: &str) -> Option<&'static str> {
+    match plural {
+        "flowschemas" => Some(flow::STATUS_MANAGER),
+        "servicecidrs" => Some("kubernetes-service-cidr-controller"),
+        _ => None,
+    }
 }
 
 /// Pods reach the API servers as `kubernetes.default`.

@@ -9,7 +9,7 @@ use api::status::{Cause, Details};
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::Value;
 
-pub(crate) use self::name::{checked, of_request};
+pub(crate) use self::name::{of_request, problems};
 use crate::convert;
 use crate::registry::{Registry, Served};
 
@@ -213,7 +213,12 @@ impl FieldManager<'_> {
 /// A type as messages write it: `apps/v1, Kind=Deployment`, `/v1, Kind=Pod`.
 pub(crate) fn type_text(object: &Object) -> String {
     let (kind, version) = (object.text(&["kind"]), object.text(&["apiVersion"]));
-    format!("{}{version}, Kind={kind}", if version.contains('/') { "" } else { "/" })
+    match version.matches('/').count() {
+        0 => format!("/{version}, Kind={kind}"),
+        1 => format!("{version}, Kind={kind}"),
+        // What is no version of one group is no type at all.
+        _ => "/, Kind=".to_owned(),
+    }
 }
 
 fn set(object: &mut Object, managed: Vec<Managed>) {

@@ -101,6 +101,10 @@ pub(crate) fn check_scope(served: &Served, info: &RequestInfo) -> Result<(), Api
 async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
+    if context.query.flag("export") {
+        let why = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(ApiError::bad_request(why));
+    }
     let cache = served.cache.as_ref().ok_or_else(ApiError::no_such_resource)?;
     match context.query.get("resourceVersion") {
         Some("0") => (),
@@ -169,6 +173,14 @@ async fn read_object(served: &Served, context: &Context, body: Body) -> Result<O
     conform(served, context, object, &duplicates)
 }
 
+/// Makes `new` the very object and version that `wanted`, which tells only a part of it, speaks of: a write looks at both.
+fn mean(new: &mut Object, wanted: &Object) {
+    new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());
+    if !wanted.uid().is_empty() {
+        new.metadata().insert("uid".into(), wanted.uid().into());
+    }
+}
+
 /// An object of another kind, or of this one in a version that is not the path's.
 fn wrong_kind(wanted: &str, expected: &str, kind: &str, version: &str) -> ApiError {
     let split = |api_version: &str| match api_version.split_once('/') {
@@ -177,7 +189,9 @@ fn wrong_kind(wanted: &str, expected: &str, kind: &str, version: &str) -> ApiErr
     };
     let (group, short) = split(version);
     let own = split(expected).0;
-    let known = api::schema::of_kind(&group, &short, kind).is_some();
+    let is_kind = |kind: &str| api::schema::of_kind(&group, &short, kind).is_some();
+    let is_list = kind.strip_suffix("List").is_some_and(|item| is_kind(item) || (item.is_empty() && version == "v1"));
+    let known = is_kind(kind) || is_list;
     ApiError::bad_request(match known {
         true if kind == wanted => {
             format!("the API version in the data ({version}) does not match the expected API version ({expected})")
@@ -220,6 +234,11 @@ fn check_custom_type(served: &Served, object: &Object) -> Result<(), ApiError> {
 /// Fits an object to its kind; tells of fields the kind does not have and of those that came twice.
 fn conform(served: &Served, context: &Context, mut object: Object, duplicates: &[String]) -> Result<Object, ApiError> {
     let (kind, version) = (object.text(&["kind"]).to_owned(), object.text(&["apiVersion"]).to_owned());
+    if let Err(why) = http::check_type(&object) {
+        let (own, wanted) = (&served.info.version, &served.info.kind);
+        let why = format!("{wanted} in version {own:?} cannot be handled as a {wanted}: {why}");
+        return Err(ApiError::bad_request(why));
+    }
     if served.custom().is_some() {
         check_custom_type(served, &object)?;
     } else if (!kind.is_empty() && kind != served.info.kind)
@@ -246,7 +265,7 @@ fn fit(
     };
     let unknown = api::decode::conform(&mut value, schema).map_err(|error| refuse(error.to_string()))?;
     let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
-    let told: Vec<String> = unknown.chain(duplicates.iter().map(|path| format!("duplicate field {path:?}"))).collect();
+    let told: Vec<String> = unknown.chain(duplicates.iter().cloned()).collect();
     let strictness = context.query.get("fieldValidation").unwrap_or("Warn");
     match (strictness, told.is_empty()) {
         ("Ignore" | "Warn" | "Strict", true) | ("Ignore", _) => (),

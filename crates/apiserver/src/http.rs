@@ -19,7 +19,7 @@ use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
 pub(crate) use self::accept::{Accept, Encoding, Form, Offer, PROTOBUF, PageForm, check_produced, page_form};
-pub(crate) use self::decode::{decode_any, decode_bare, decode_object, decode_tracked, yaml, yaml_tracked};
+pub(crate) use self::decode::{check_type, decode_any, decode_bare, decode_tracked, yaml, yaml_tracked};
 pub(crate) use self::turns::{CHUNK, in_turns};
 pub(crate) use self::warnings::add_warnings;
 use crate::heavy::give_way;
@@ -135,7 +135,9 @@ pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     pub(crate) fn parse(query: Option<&str>) -> Self {
-        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        // What cannot be read is as if it were not there.
+        let is_read = |pair: &&str| !pair.is_empty() && !pair.contains(';') && has_whole_escapes(pair);
+        let pairs = query.unwrap_or_default().split('&').filter(is_read);
         Self(
             pairs
                 .map(|pair| {
@@ -178,6 +180,12 @@ pub(crate) fn parse_int(text: &str) -> Result<i64, ApiError> {
         };
         ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
     })
+}
+
+/// Two hexadecimal digits come after every percent sign.
+fn has_whole_escapes(text: &str) -> bool {
+    let mut parts = text.split('%').skip(1);
+    parts.all(|part| part.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())))
 }
 
 pub(crate) fn percent_decode(text: &str) -> String {

@@ -18,6 +18,7 @@ mod handlers;
 mod health;
 mod heavy;
 mod http;
+mod identity;
 mod listener;
 mod master_leases;
 mod metrics;
@@ -40,7 +41,9 @@ pub use admission::{AdmissionError, AdmissionSettings};
 pub use audit::{Audit, AuditError, AuditLog};
 pub use auth::keys::{KeyError, ServiceAccountKeys};
 pub use auth::request_header::RequestHeaderSettings;
-pub use auth::settings::{AuthError, AuthSettings, JwksFile, OidcSettings, WebhookSettings, parse_duration};
+pub use auth::settings::{
+    AuthError, AuthSettings, JwksFile, OidcSettings, TokenSettings, WebhookSettings, parse_duration,
+};
 pub use cors::{Cors, OriginError};
 pub use debug::SetVerbosity;
 pub use flowcontrol::FlowSettings;

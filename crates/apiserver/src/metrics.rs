@@ -5,7 +5,7 @@
 
 mod text;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -48,6 +48,9 @@ const BUCKETS: [f64; 24] = [
 /// Upstream's for admission, in seconds.
 const ADMISSION_BUCKETS: [f64; 9] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0, f64::INFINITY];
 
+/// Upstream's for what is answered, in bytes.
+const SIZES: [f64; 8] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, f64::INFINITY];
+
 #[derive(Default)]
 pub(crate) struct Metrics {
     /// By the hash of their labels; those that share one are told apart by the labels themselves.
@@ -58,6 +61,8 @@ pub(crate) struct Metrics {
     /// By name and labels.
     counters: Mutex<BTreeMap<(&'static str, String), u64>>,
     durations: Mutex<BTreeMap<(&'static str, String), Durations>>,
+    /// What was asked for though it is to go, by its labels.
+    deprecated: Mutex<BTreeSet<String>>,
 }
 
 /// How often something took how long.
@@ -83,6 +88,9 @@ struct Series {
     by_code: Vec<(u16, u64)>,
     buckets: [u64; BUCKETS.len()],
     seconds: f64,
+    /// How large what was read is.
+    sizes: [u64; SIZES.len()],
+    bytes: f64,
 }
 
 /// A request under way; it is counted as such until this is dropped.
@@ -133,7 +141,6 @@ impl Metrics {
         InFlight { metrics: self.clone(), kind, since: Instant::now() }
     }
 
-    /// Counts an answer to a path that is served.
     /// Forgets what was counted; what is under way stays.
     fn reset(&self) {
         self.series.lock().clear();
@@ -141,7 +148,17 @@ impl Metrics {
         self.durations.lock().clear();
     }
 
-    pub(crate) fn observe(&self, info: &RequestInfo, query: &Query, code: u16, took: Duration) {
+    /// Something that is to go was asked for.
+    pub(crate) fn deprecated(&self, info: &RequestInfo) {
+        let labels = format!(
+            "group=\"{}\",removed_release=\"\",resource=\"{}\",subresource=\"{}\",version=\"{}\"",
+            info.group, info.resource, info.subresource, info.version
+        );
+        self.deprecated.lock().insert(labels);
+    }
+
+    /// Counts an answer to a path that is served; `size` is known of what is not a stream.
+    pub(crate) fn observe(&self, info: &RequestInfo, query: &Query, code: u16, took: Duration, size: Option<u64>) {
         let verb = verb(info);
         let scope = match info {
             _ if !info.is_resource => "",
@@ -169,7 +186,8 @@ impl Metrics {
                 scope,
                 dry_run,
             };
-            found.push(Series { labels, by_code: Vec::new(), buckets: [0; BUCKETS.len()], seconds: 0.0 });
+            let (buckets, sizes) = ([0; BUCKETS.len()], [0; SIZES.len()]);
+            found.push(Series { labels, by_code: Vec::new(), buckets, seconds: 0.0, sizes, bytes: 0.0 });
             found.len() - 1
         });
         let Some(one) = found.get_mut(index) else { return };
@@ -177,11 +195,19 @@ impl Metrics {
             Some((_, count)) => *count += 1,
             None => one.by_code.push((code, 1)),
         }
+        let place = |bounds: &[f64], value: f64| bounds.iter().position(|most| value <= *most);
         // How long a watch lasts says nothing of the server.
         if !info.is_long_running() {
             let seconds = took.as_secs_f64();
             one.seconds += seconds;
-            let bucket = BUCKETS.iter().position(|most| seconds <= *most).and_then(|index| one.buckets.get_mut(index));
+            let bucket = place(&BUCKETS, seconds).and_then(|index| one.buckets.get_mut(index));
+            bucket.into_iter().for_each(|count| *count += 1);
+        }
+        if let Some(size) = size.filter(|_| matches!(verb, "GET" | "LIST")) {
+            // As exact as a sum of sizes need be.
+            let size = u32::try_from(size).map_or(f64::from(u32::MAX), f64::from);
+            one.bytes += size;
+            let bucket = place(&SIZES, size).and_then(|index| one.sizes.get_mut(index));
             bucket.into_iter().for_each(|count| *count += 1);
         }
     }

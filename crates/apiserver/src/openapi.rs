@@ -2,6 +2,7 @@
 //! beside the requests, and never again.
 
 mod custom;
+mod enums;
 mod gnostic;
 mod operations;
 mod schemas;
@@ -21,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use self::schemas::Schemas;
 use crate::aggregator::described;
-use crate::http::{Body, full, respond_bytes};
+use crate::http::{Body, full, page_not_found, respond_bytes};
 use crate::pipeline::Context;
 use crate::registry::{Registry, Served};
 use crate::server::ApiServer;
@@ -48,7 +49,9 @@ pub(crate) fn is_asked(path: &str) -> bool {
 }
 
 pub(crate) async fn answer(server: &Arc<ApiServer>, context: &Context) -> Result<Response<Body>, ApiError> {
-    match context.info.path.trim_matches('/') {
+    match context.info.path.trim_start_matches('/') {
+        "openapi/v2/" => Ok(page_not_found()),
+        path if path.ends_with('/') && !path.starts_with("openapi/ui/") => Ok(bare(StatusCode::NOT_FOUND)),
         // Upstream does not say that it is JSON, and takes no notice of what is accepted.
         "openapi/v3" => {
             let index = index(server).await?.to_string();
@@ -181,8 +184,9 @@ async fn built(
 
 fn respond_built(headers: &HeaderMap, built: &Built, content_type: &'static str) -> Response<Body> {
     let etag = format!("\"{}\"", built.digest);
-    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    let mut response = if known == Some(etag.as_str()) {
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut known = known.split(',').map(|known| known.trim().trim_start_matches("W/"));
+    let mut response = if known.any(|known| known == "*" || known == etag) {
         respond_bytes(StatusCode::NOT_MODIFIED, content_type, "")
     } else {
         respond_bytes(StatusCode::OK, content_type, built.bytes.clone())
@@ -220,7 +224,7 @@ fn version_three(registry: &Registry, path: &str) -> Value {
         components.insert("securitySchemes".into(), json!({"BearerToken": token}));
     }
     json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "unversioned"}, "paths": paths, "components": components,
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "1.36"}, "paths": paths, "components": components,
     })
 }
 

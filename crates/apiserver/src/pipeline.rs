@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use api::field::FieldError;
 use api::{ApiError, UserInfo};
 use futures::FutureExt as _;
@@ -19,13 +19,14 @@ use crate::aggregator::{described, proxy};
 use crate::audit::ClientAddress;
 use crate::auth::settings::parse_duration;
 use crate::http::{
-    Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_bytes, respond_error,
+    Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error, respond_text,
 };
 use crate::listener::Shared;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::{
-    audit, auth, debug, discovery, flowcontrol, handlers, health, heavy, metrics, openapi, routes, statusz, streaming,
+    audit, auth, debug, discovery, field_manager, flowcontrol, handlers, health, heavy, metrics, openapi, routes,
+    statusz, streaming,
 };
 
 /// Upstream's limit for requests that are neither watches nor streams.
@@ -55,6 +56,7 @@ pub(crate) struct Context {
 #[derive(Default)]
 struct Notes {
     is_served: AtomicBool,
+    is_unsniffable: AtomicBool,
     has_no_protobuf: AtomicBool,
     logs_requests: AtomicBool,
     warnings: Mutex<Vec<String>>,
@@ -80,6 +82,11 @@ impl Context {
     /// The path leads to something, or not; only what does is worth a metric of its own.
     pub(crate) fn set_served(&self, is_served: bool) {
         self.notes.is_served.store(is_served, Ordering::Relaxed);
+    }
+
+    /// The answer must not be taken for anything but what it says it is.
+    pub(crate) fn forbid_sniffing(&self, is_forbidden: bool) {
+        self.notes.is_unsniffable.store(is_forbidden, Ordering::Relaxed);
     }
 
     /// What is sent is logged with it.
@@ -115,9 +122,15 @@ impl Context {
 
     /// Checks what a write asks for beside its object; tells whether it is only a rehearsal. `kind` is the options' kind.
     pub(crate) fn dry_run(&self, kind: &str) -> Result<bool, ApiError> {
+        self.dry_run_after(kind, None)
+    }
+
+    /// The same, with what is wrong with the options already: all of it is told at once.
+    pub(crate) fn dry_run_after(&self, kind: &str, wrong: Option<FieldError>) -> Result<bool, ApiError> {
         const STRICTNESS: [&str; 4] = ["", "Ignore", "Strict", "Warn"];
         let asked: Vec<&str> = self.query.all("dryRun").collect();
-        let mut errors = Vec::new();
+        let mut errors = Vec::from_iter(wrong);
+        errors.extend(field_manager::problems(self));
         if asked.iter().any(|value| *value != "All") {
             errors.push(FieldError::not_supported("dryRun", json!(asked), &["All"]));
         }
@@ -135,7 +148,7 @@ impl Context {
 fn of_nothing(path: &str) -> Response<Body> {
     let why = format!("unable to determine kind and namespace from url, {path}");
     let text = format!("Internal Server Error: {path:?}: failed to create RequestInfo: {why}\n");
-    respond_bytes(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text)
+    respond_text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 impl ApiServer {
@@ -170,11 +183,16 @@ impl ApiServer {
                 tracing::debug!(code = error.code, message = %error.message, "request failed");
                 let mut response = respond_error(&error, &context.headers, &context.query);
                 add_warnings(&mut response, &context.notes.warnings.lock());
+                if context.notes.is_unsniffable.load(Ordering::Relaxed) {
+                    let plain = HeaderValue::from_static("nosniff");
+                    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, plain);
+                }
                 response
             }
         };
         if context.notes.is_served.load(Ordering::Relaxed) {
-            self.metrics.observe(&context.info, &context.query, response.status().as_u16(), under_way.took());
+            let (code, size) = (response.status().as_u16(), response.body().size_hint().exact());
+            self.metrics.observe(&context.info, &context.query, code, under_way.took(), size);
         }
         // Who answered for this server says itself how it was let in.
         let is_own = response.extensions().get::<Verbatim>().is_none();
@@ -261,6 +279,10 @@ impl ApiServer {
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         let (path, method) = (context.info.path.as_str(), request.method());
+        let path = match path.strip_suffix('/') {
+            Some(bare @ (auth::discovery::CONFIGURATION | auth::discovery::KEYS)) => bare,
+            _ => path,
+        };
         let response = match path {
             "/metrics" => metrics::answer(self, method),
             "/metrics/slis" => self.health.metrics(),
@@ -330,7 +352,10 @@ impl ApiServer {
             }
             None => {
                 routes::check(&served, info, request.method(), &context.headers)?;
-                served.warning.iter().for_each(|warning| context.warn(warning.clone()));
+                if let Some(warning) = &served.warning {
+                    context.warn(warning.clone());
+                    self.metrics.deprecated(info);
+                }
             }
         }
         handlers::check_name(info)?;
@@ -359,7 +384,9 @@ impl ApiServer {
 fn check_timeout(context: &Context) -> Result<(), ApiError> {
     match context.query.get("timeout").filter(|_| !context.info.is_long_running()) {
         Some(text) if parse_duration(text.trim_start_matches(['-', '+'])).is_none() && text != "0" => {
-            let why = format!("invalid timeout specified in the request URL - time: invalid duration {text:?}");
+            let is_bare = text.trim_start_matches(['-', '+']).parse::<f64>().is_ok();
+            let wrong = if is_bare { "missing unit in" } else { "invalid" };
+            let why = format!("invalid timeout specified in the request URL - time: {wrong} duration {text:?}");
             Err(ApiError::bad_request(why))
         }
         _ => Ok(()),

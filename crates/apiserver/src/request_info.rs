@@ -31,13 +31,13 @@ pub(crate) struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// Watches and streams last as long as both sides want.
     /// A path that says what to do, but not to what.
     pub(crate) fn is_of_nothing(&self) -> bool {
         let is_bare_proxy = self.resource == "proxy" && self.namespace.is_empty() && self.name.is_empty();
         self.is_resource && (is_bare_proxy || (self.is_old_watch && self.resource.is_empty()))
     }
 
+    /// Watches and streams last as long as both sides want.
     pub(crate) fn is_long_running(&self) -> bool {
         self.verb == "watch" || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
     }

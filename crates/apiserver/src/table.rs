@@ -93,15 +93,7 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
                 let whole = Value::Object(object.clone());
                 cells.extend(printed.iter().map(|column| column.cell(&whole)));
             }
-            let carried = match include {
-                Some("None") => Value::Null,
-                Some("Object") => Value::Object(object.clone()),
-                _ => json!({
-                    "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"),
-                    "metadata": object.get("metadata").cloned().unwrap_or_default(),
-                }),
-            };
-            let mut row = json!({"cells": cells, "object": carried});
+            let mut row = json!({"cells": cells, "object": carried(object, version, include)});
             if let (Some(conditions), Some(map)) = (pod::row_conditions(served, object), row.as_object_mut()) {
                 map.insert("conditions".into(), conditions);
             }
@@ -114,6 +106,36 @@ pub(crate) fn render(served: &Served, version: &str, objects: &[Object], meta: V
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
         "columnDefinitions": definitions(served), "rows": rows,
     })
+}
+
+/// The `Table` of the scale of anything.
+pub(crate) fn render_scale(version: &str, scale: &Object, meta: Value, include: Option<&str>) -> Value {
+    const PARTS: [(&str, &str, &str); 2] = [("Desired", "ScaleSpec", "spec"), ("Available", "ScaleStatus", "status")];
+    let definition = |name: &str, kind: &str, description: &str| json!({"name": name, "type": kind, "format": "", "description": description, "priority": 0});
+    let (mut definitions, mut cells) = (vec![definition("Name", "string", description("Name"))], vec![name(scale)]);
+    for (column, kind, part) in PARTS {
+        let description = documented(&format!("io.k8s.api.autoscaling.v1.{kind}"), "replicas");
+        definitions.push(definition(column, "integer", description));
+        cells.push(count(scale, &[part, "replicas"]).into());
+    }
+    definitions.push(definition("Age", "string", description("Age")));
+    cells.push(age(scale));
+    json!({
+        "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta, "columnDefinitions": definitions,
+        "rows": [{"cells": cells, "object": carried(scale, version, include)}],
+    })
+}
+
+/// What a row carries of its object.
+fn carried(object: &Object, version: &str, include: Option<&str>) -> Value {
+    match include {
+        Some("None") => Value::Null,
+        Some("Object") => Value::Object(object.clone()),
+        _ => json!({
+            "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"),
+            "metadata": object.get("metadata").cloned().unwrap_or_default(),
+        }),
+    }
 }
 
 /// Resources, and below each its columns with the fields that describe them: `Column = type field`.

@@ -138,6 +138,42 @@ async fn a_token_is_good_for_whom_it_is_meant() -> Result<()> {
     Ok(())
 }
 
+/// Clients that read their token but once keep working, where nobody forbids it.
+#[tokio::test]
+async fn a_pods_token_lasts_longer_than_its_kubelet_asked_for() -> Result<()> {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let lasts = async |extend: bool, most: Option<u64>, spec: Value| -> Result<(i64, Option<i64>)> {
+        let api = Api::start_with(|config| {
+            config.auth.tokens.extend_expiration = extend;
+            config.auth.tokens.max_expiration = most.map(Duration::from_secs);
+        })
+        .await?;
+        let place = "/api/v1/namespaces/default";
+        api.json(&format!("POST {place}/serviceaccounts"), &[], Some(&json!({"metadata": {"name": "sa"}}))).await?;
+        let spec_of_pod = json!({"serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]});
+        let pod = json!({"metadata": {"name": "p"}, "spec": spec_of_pod});
+        api.json(&format!("POST {place}/pods"), &[], Some(&pod)).await?;
+        let request = json!({"spec": spec});
+        let (code, answer) = api.json(&format!("POST {place}/serviceaccounts/sa/token"), &[], Some(&request)).await?;
+        ensure!(code == 201, "{answer}");
+        let token = answer["status"]["token"].as_str().context("a token")?;
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).context("three parts")?)?;
+        let claims: Value = serde_json::from_slice(&claims)?;
+        let begun = claims["iat"].as_i64().context("a time")?;
+        let stale = claims.pointer("/kubernetes.io/warnafter").and_then(Value::as_i64);
+        Ok((claims["exp"].as_i64().context("a time")? - begun, stale.map(|stale| stale - begun)))
+    };
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "p"});
+    let kubelets = |seconds: i64| json!({"expirationSeconds": seconds, "boundObjectRef": bound});
+    assert_eq!(lasts(true, None, kubelets(3607)).await?, (YEAR, Some(3607)));
+    assert_eq!(lasts(true, None, kubelets(3600)).await?, (3600, None));
+    assert_eq!(lasts(true, None, json!({"expirationSeconds": 3607})).await?, (3607, None));
+    assert_eq!(lasts(false, None, kubelets(3607)).await?, (3607, None));
+    assert_eq!(lasts(true, Some(7200), kubelets(3607)).await?, (7200, Some(3607)));
+    assert_eq!(lasts(true, Some(7200), kubelets(9000)).await?, (7200, None));
+    Ok(())
+}
+
 /// Without a network; and a key that is new in the file is found when a token names it.
 #[tokio::test]
 async fn the_keys_of_an_issuer_may_be_in_a_file() -> Result<()> {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::schema::generated::APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA as OBJECT_META;
-use crate::schema::{Field, Shape, Topology, Type};
+use crate::schema::{Field, Shape, Topology, Type, Zero};
 use crate::structural::{Additional, Kind, ListType, Structural};
 
 /// A place in a schema.
@@ -67,7 +67,16 @@ impl<'a> Element<'a> {
     /// What a key is where an element does not say.
     fn default(self, key: &str) -> Option<Value> {
         match self {
-            Self::Shape(Shape::Object(schema)) => serde_json::from_str(schema.field(key)?.default.as_deref()?).ok(),
+            Self::Shape(Shape::Object(schema)) => {
+                let field = schema.field(key)?;
+                match (field.default.as_deref(), field.zero, &field.shape) {
+                    (Some(default), ..) => serde_json::from_str(default).ok(),
+                    // What is always written is there, be it empty.
+                    (None, Zero::Written, Shape::String) => Some("".into()),
+                    (None, Zero::Written, Shape::Int32 | Shape::Int64) => Some(0.into()),
+                    _ => None,
+                }
+            }
             Self::Custom(node) => node.schema.property(key)?.default.clone(),
             _ => None,
         }

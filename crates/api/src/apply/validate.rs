@@ -140,7 +140,7 @@ fn go_type(value: &Value) -> &'static str {
 }
 
 fn go_value(value: &Value) -> String {
-    format!("&{{{value}}}")
+    format!("&{{{}}}", crate::patch::go_text(value))
 }
 
 /// A value as it would be written in upstream's language.

@@ -18,8 +18,8 @@ pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
         .as_array()
         .ok_or_else(|| malformed("json: cannot unmarshal object into Go value of type jsonpatch.Patch"))?;
     if operations.len() > MAX_OPERATIONS {
-        return Err(malformed(&format!(
-            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+        return Err(PatchError::TooLarge(format!(
+            "Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
             operations.len()
         )));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
+use super::{PatchError, go_map, go_text, go_texts};
 use crate::schema::{Field, Shape, Type};
 
 const DIRECTIVE: &str = "$patch";
@@ -41,9 +41,17 @@ fn merge_object(
             target.clear();
             return Ok(());
         }
-        Some(other) => return Err(PatchError::Malformed(format!("Unknown patch type: {other}"))),
+        Some(other) => {
+            let shown = go_map(changes);
+            return Err(PatchError::Unclear(format!("unknown patch type: {other} in map: {shown}")));
+        }
     }
     if let Some(Value::Array(kept)) = changes.get(RETAIN_KEYS) {
+        let is_kept = |key: &str| kept.iter().any(|k| k.as_str() == Some(key));
+        let mut told = changes.iter().filter(|(key, change)| !change.is_null() && !key.starts_with('$'));
+        if !told.all(|(key, _)| is_kept(key)) {
+            return Err(PatchError::Malformed("invalid patch format of retainKeys".into()));
+        }
         target.retain(|key, _| kept.iter().any(|k| k.as_str() == Some(key)));
     }
     let ordered = changes.keys().filter_map(|key| key.strip_prefix(SET_ELEMENT_ORDER));
@@ -69,6 +77,9 @@ fn merge_object(
     for (key, order) in changes {
         if let (Some(list), Value::Array(order)) = (key.strip_prefix(SET_ELEMENT_ORDER), order) {
             let merge_key = schema.and_then(|s| s.field(list)).map(|f| f.patch.merge_key.as_ref()).unwrap_or_default();
+            if let Some(Value::Array(named)) = changes.get(list) {
+                check_order(named, order, merge_key)?;
+            }
             if let Some(Value::Array(items)) = target.get_mut(list) {
                 let server = before.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                 arrange(items, order, server, merge_key);
@@ -170,12 +181,13 @@ fn merge_list(items: &mut Vec<Value>, changes: &[Value], field: &Field) -> Resul
     }
     for change in changes {
         let Value::Object(fields) = change else {
-            return Err(PatchError::Malformed("expected an object in a list that is merged by key".into()));
+            let shown = go_text(&Value::from(vec![items.clone(), changes.to_vec()]));
+            return Err(PatchError::Unclear(format!("list element types are not identical: {shown}")));
         };
         let Some(id) = fields.get(merge_key) else {
-            return Err(PatchError::Malformed(format!(
-                "map: {change} does not contain declared merge key: {merge_key}"
-            )));
+            let shown = go_text(change);
+            let why = format!("map: {shown} does not contain declared merge key: {merge_key}");
+            return Err(PatchError::Unclear(why));
         };
         let known = items.iter().position(|item| item.get(merge_key) == Some(id));
         match (directive(change).as_deref(), known) {
@@ -194,6 +206,21 @@ fn merge_list(items: &mut Vec<Value>, changes: &[Value], field: &Field) -> Resul
     }
     arrange(items, changes, &server, merge_key);
     Ok(())
+}
+
+/// What a patch names of a list comes in the order that it asks for; what goes need not be in it.
+fn check_order(named: &[Value], order: &[Value], merge_key: &str) -> Result<(), PatchError> {
+    let id = |item: &Value| if merge_key.is_empty() { Some(item.clone()) } else { item.get(merge_key).cloned() };
+    let mut rest = order.iter();
+    let stays = |item: &&Value| item.get(DIRECTIVE).is_none();
+    match named.iter().filter(stays).all(|item| rest.any(|other| id(other) == id(item))) {
+        true => Ok(()),
+        false => Err(PatchError::Unclear(format!(
+            "The order in patch list:\n[{}]\n doesn't match $setElementOrder list:\n[{}]\n",
+            go_texts(named),
+            go_texts(order)
+        ))),
+    }
 }
 
 /// Puts the elements of `named` in its order, and those of the server among them so that what was in front of another

@@ -21,6 +21,29 @@ struct Asked {
     extra: Vec<(String, String)>,
 }
 
+/// As upstream shows the type that it has for this.
+impl std::fmt::Display for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let texts = |list: &[&String]| list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
+        let groups = match self.groups.as_slice() {
+            [] => "(nil)".to_owned(),
+            groups => format!("{{{}}}", texts(&groups.iter().collect::<Vec<_>>())),
+        };
+        let mut extra: std::collections::BTreeMap<&String, Vec<&String>> = std::collections::BTreeMap::new();
+        for (key, value) in &self.extra {
+            extra.entry(key).or_default().push(value);
+        }
+        let extra: Vec<String> =
+            extra.iter().map(|(key, values)| format!("{key:?}:[]string{{{}}}", texts(values))).collect();
+        let extra = if extra.is_empty() { "(nil)".to_owned() } else { format!("{{{}}}", extra.join(", ")) };
+        write!(
+            f,
+            "&user.DefaultInfo{{Name:{:?}, UID:{:?}, Groups:[]string{groups}, Extra:map[string][]string{extra}}}",
+            self.user, self.uid
+        )
+    }
+}
+
 /// The user the request is carried out as.
 pub(crate) async fn impersonate(
     server: &ApiServer,
@@ -98,7 +121,7 @@ fn asked(headers: &HeaderMap) -> Result<Option<Asked>, ApiError> {
     }
     match (asked.user.is_empty(), any) {
         (false, _) => Ok(Some(asked)),
-        (true, true) => Err(ApiError::bad_request("requested impersonation without impersonating a user")),
+        (true, true) => Err(ApiError::bad_request(format!("requested {asked} without impersonating a user name"))),
         (true, false) => Ok(None),
     }
 }

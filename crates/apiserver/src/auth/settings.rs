@@ -81,6 +81,22 @@ pub struct AuthSettings {
     pub authorization_webhook: Option<WebhookSettings>,
     /// AuthorizationConfiguration, instead of the three above.
     pub authorization_config: Option<PathBuf>,
+    pub tokens: TokenSettings,
+}
+
+/// How long the tokens of service accounts last.
+#[derive(Clone, Debug)]
+pub struct TokenSettings {
+    /// No longer than this, whatever is asked for.
+    pub max_expiration: Option<Duration>,
+    /// Those that kubelets ask for last longer than they say.
+    pub extend_expiration: bool,
+}
+
+impl Default for TokenSettings {
+    fn default() -> Self {
+        Self { max_expiration: None, extend_expiration: true }
+    }
 }
 
 const GROUP: &str = "apiserver.config.k8s.io/";

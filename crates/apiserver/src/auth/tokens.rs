@@ -11,6 +11,10 @@ use crate::server::ApiServer;
 const MIN_SECONDS: i64 = 600;
 const DEFAULT_SECONDS: i64 = 3600;
 const MAX_SECONDS: i64 = 1 << 32;
+/// What kubelets ask for. Clients that never read their token again keep working with one of these; the token says from
+/// when on it should have been read again.
+const WARN_ONLY_SECONDS: i64 = 3600 + 7;
+const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 /// Of tokens that secrets hold.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 /// Clocks differ a little between machines.
@@ -260,10 +264,24 @@ pub(crate) fn request(server: &ApiServer, namespace: &str, name: &str, mut reque
         _ => json!(server.config.api_audiences()),
     };
     let now = jiff::Timestamp::now();
+    let limits = &server.config.auth.tokens;
+    let most = limits.max_expiration.and_then(|most| i64::try_from(most.as_secs()).ok());
+    let seconds = most.map_or(seconds, |most| seconds.min(most));
     let expires = now + jiff::SignedDuration::from_secs(seconds);
+    let of_the_api = audiences
+        .as_array()
+        .into_iter()
+        .flatten()
+        .all(|audience| server.config.api_audiences().iter().any(|own| audience == own.as_str()));
+    let is_extended =
+        limits.extend_expiration && own.get("pod").is_some() && seconds == WARN_ONLY_SECONDS && of_the_api;
+    if let (true, Some(own)) = (is_extended, own.as_object_mut()) {
+        own.insert("warnafter".into(), expires.as_second().into());
+    }
+    let lasts = if is_extended { most.map_or(EXTENDED_SECONDS, |most| most.min(EXTENDED_SECONDS)) } else { seconds };
     let claims = json!({
         "iss": issuer, "sub": format!("system:serviceaccount:{namespace}:{name}"), "aud": audiences,
-        "iat": now.as_second(), "nbf": now.as_second(), "exp": expires.as_second(),
+        "iat": now.as_second(), "nbf": now.as_second(), "exp": now.as_second() + lasts,
         "jti": uuid::Uuid::new_v4().to_string(), "kubernetes.io": own,
     });
     let token = server.config.service_account_keys.sign(&claims).map_err(ApiError::internal)?;

@@ -16,6 +16,10 @@ const LEVELS: [Level; 8] = [
 ];
 const QUEUE_LENGTH: u32 = 50;
 
+/// Who makes them, and who says that their levels exist, by upstream's names.
+pub(super) const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
+pub(super) const STATUS_MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
+
 pub(crate) fn objects() -> Vec<(&'static str, Value)> {
     let levels = LEVELS.iter().map(|level| ("prioritylevelconfigurations", level_object(level)));
     levels.chain(schemas().into_iter().map(|schema| ("flowschemas", schema))).collect()

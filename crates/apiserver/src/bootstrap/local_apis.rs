@@ -71,7 +71,10 @@ pub(crate) fn priorities(group: &str, version: &str) -> (u32, u32) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
         ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
-        (_, "v1") => 15,
+        ("coordination.k8s.io", "v1beta1") => 13,
+        ("coordination.k8s.io", "v1alpha2") | ("admissionregistration.k8s.io", "v1beta1") => 12,
+        ("admissionregistration.k8s.io" | "internal.apiserver.k8s.io", "v1alpha1") => 9,
+        (_, "v1") | ("resource.k8s.io", "v1beta2") => 15,
         (_, beta) if beta.contains("beta") => 9,
         _ => 1,
     };

@@ -1,27 +1,26 @@
 //! What a manager is called: the client's word, or the program in its user agent.
 
 use ::http::header;
-use api::ApiError;
 use api::field::FieldError;
 
 use crate::pipeline::Context;
 
 const MAX_LENGTH: usize = 128;
 
-/// The manager of a write; `kind` is the options' kind, which messages name.
-pub(crate) fn of_request(context: &Context, kind: &str) -> Result<String, ApiError> {
-    match checked(context, kind)? {
-        Some(name) => Ok(name),
+/// The manager of a write.
+pub(crate) fn of_request(context: &Context) -> String {
+    match context.query.get("fieldManager") {
+        Some(name) => name.to_owned(),
         None => {
             let agent = context.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-            Ok(agent.map_or_else(|| component(&context.user.name).to_owned(), program))
+            agent.map_or_else(|| component(&context.user.name).to_owned(), program)
         }
     }
 }
 
-/// The `fieldManager` parameter, if it is given and valid.
-pub(crate) fn checked(context: &Context, kind: &str) -> Result<Option<String>, ApiError> {
-    let Some(name) = context.query.get("fieldManager") else { return Ok(None) };
+/// What is wrong with the `fieldManager` parameter.
+pub(crate) fn problems(context: &Context) -> Vec<FieldError> {
+    let Some(name) = context.query.get("fieldManager") else { return Vec::new() };
     let mut errors = Vec::new();
     if name.len() > MAX_LENGTH {
         errors.push(FieldError::too_long("fieldManager", MAX_LENGTH));
@@ -30,7 +29,7 @@ pub(crate) fn checked(context: &Context, kind: &str) -> Result<Option<String>, A
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
         errors.push(FieldError::invalid("fieldManager", name, why));
     }
-    if errors.is_empty() { Ok(Some(name.to_owned())) } else { Err(ApiError::invalid("meta.k8s.io", kind, "", &errors)) }
+    errors
 }
 
 /// What comes before the first slash of a user agent.

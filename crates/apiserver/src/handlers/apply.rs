@@ -7,9 +7,9 @@ use api::field::FieldError;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::Value;
 
-use super::{Writer, conform, now, respond_object};
+use super::{Writer, conform, now, respond_object, update};
 use crate::auth;
-use crate::field_manager::{self, FieldManager, Tracking};
+use crate::field_manager::{FieldManager, Tracking};
 use crate::http::{self, Body};
 use crate::pipeline::Context;
 use crate::registry::Served;
@@ -19,24 +19,27 @@ use crate::server::ApiServer;
 /// An object that is created and deleted again and again while it is applied.
 const MAX_TRIES: usize = 10;
 
-fn invalid(error: FieldError) -> ApiError {
-    ApiError::invalid("meta.k8s.io", "PatchOptions", "", &[error])
-}
-
 /// Only an apply can be forced.
-pub(super) fn refuse_force(context: &Context) -> Result<(), ApiError> {
-    if context.query.get("force").is_none() {
-        return Ok(());
-    }
-    Err(invalid(FieldError::forbidden("force", "may not be specified for non-apply patch")))
+pub(super) fn needless_force(context: &Context) -> Option<FieldError> {
+    let force = context.query.first("force");
+    force.map(|_| FieldError::forbidden("force", "may not be specified for non-apply patch"))
 }
 
-/// The manager, which an apply must name, and whether it insists.
-pub(super) fn options(context: &Context) -> Result<(String, bool), ApiError> {
-    let manager = field_manager::checked(context, "PatchOptions")?;
-    let missing = || invalid(FieldError::required("fieldManager", "is required for apply patch"));
-    let force = context.query.get("force").is_some() && context.query.flag("force");
-    Ok((manager.ok_or_else(missing)?, force))
+/// What an apply asks for beside its configuration.
+pub(super) struct Options {
+    pub(super) manager: String,
+    pub(super) force: bool,
+    pub(super) dry_run: bool,
+}
+
+/// The manager must be named.
+pub(super) fn options(context: &Context) -> Result<Options, ApiError> {
+    let manager = context.query.get("fieldManager");
+    let nameless = || FieldError::required("fieldManager", "is required for apply patch");
+    let wrong = manager.is_none().then(nameless);
+    let dry_run = context.dry_run_after("PatchOptions", wrong)?;
+    let insists = context.query.get("force").is_some() && context.query.flag("force");
+    Ok(Options { manager: manager.unwrap_or_default().to_owned(), force: insists, dry_run })
 }
 
 pub(super) async fn read_config(context: &Context, body: Body) -> Result<Object, ApiError> {
@@ -53,7 +56,15 @@ pub(super) async fn read_config(context: &Context, body: Body) -> Result<Object,
             }
             Ok(config)
         }
-        Ok(_) => Err(ApiError::bad_request("error decoding YAML: the configuration is not an object")),
+        // Nothing is an object that says nothing.
+        Ok((Value::Null, _)) => Ok(Object::new()),
+        Ok((other, _)) => {
+            let found = api::decode::go_kind(&other);
+            Err(ApiError::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value \
+                 of type map[string]interface {{}}"
+            )))
+        }
         Err(error) => {
             let why = error.message.replace("error converting YAML to JSON: ", "");
             Err(ApiError::bad_request(format!("error decoding YAML: {why}")))
@@ -69,14 +80,14 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
-    let (manager, force) = options(context)?;
+    let Options { manager, force, dry_run } = options(context)?;
     let config = read_config(context, body).await?;
     let writer = Writer {
         server,
         served,
         context: Some(context),
         subresource: &info.subresource,
-        dry_run: context.dry_run("PatchOptions")?,
+        dry_run,
         tracking: Tracking::Applied,
     };
     let fields = FieldManager { registry: &server.registry, served, subresource: &info.subresource };
@@ -109,18 +120,8 @@ pub(super) async fn answer(
 }
 
 fn check_place(served: &Served, info: &RequestInfo, object: &Object) -> Result<(), ApiError> {
-    let (name, namespace) = (object.name(), object.namespace());
-    if served.info.namespaced && !namespace.is_empty() && namespace != info.namespace {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    match name {
+    match object.name() {
         "" => Err(ApiError::bad_request("name must be provided")),
-        name if name != info.name => Err(ApiError::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            info.name
-        ))),
-        _ => Ok(()),
+        _ => update::check_place(served, info, object),
     }
 }

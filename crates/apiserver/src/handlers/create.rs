@@ -19,18 +19,12 @@ pub(super) async fn answer(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
+    let dry_run = context.dry_run("CreateOptions")?;
     let mut object = read_object(served, context, body).await?;
     signing::set_requester(served, context, &mut object);
-    let manager = field_manager::of_request(context, "CreateOptions")?;
+    let manager = field_manager::of_request(context);
     let tracking = Tracking::Update(&manager);
-    let writer = Writer {
-        server,
-        served,
-        context: Some(context),
-        subresource: "",
-        dry_run: context.dry_run("CreateOptions")?,
-        tracking,
-    };
+    let writer = Writer { server, served, context: Some(context), subresource: "", dry_run, tracking };
     let created = writer.create(&context.info.namespace, object).await?;
     respond_object(served, StatusCode::CREATED, context, &accept, &created)
 }

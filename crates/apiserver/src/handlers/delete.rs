@@ -135,17 +135,19 @@ impl Writer<'_> {
         let grace = self.served.strategy().grace_period(&old, options.grace_period_seconds).unwrap_or(0);
         self.mark(&mut new, &old, grace);
         let pending = !new.finalizers().is_empty() || grace > 0 || is_namespace_held(self.served, &new);
-        if self.dry_run {
-            return Ok(if pending { Deleted::Pending(new) } else { Deleted::Gone(new) });
-        }
         let key = self.served.key(namespace, name);
         let cache = self.cache()?;
         if !pending {
-            let freed = admission::quota::charge(self.server, &attributes, Some(&old), None).await?;
-            cache.delete(self.server.store(), &key, stored.revision, freed).await?;
+            if !self.dry_run {
+                let freed = admission::quota::charge(self.server, &attributes, Some(&old), None).await?;
+                cache.delete(self.server.store(), &key, stored.revision, freed).await?;
+            }
             // What can go gracefully is shown as it went.
             let graceful = self.served.strategy().grace_period(&old, Some(0)).is_some();
             return Ok(Deleted::Gone(if graceful { new } else { old }));
+        }
+        if self.dry_run {
+            return Ok(Deleted::Pending(new));
         }
         if new == old {
             return Ok(Deleted::Pending(new));
@@ -161,7 +163,7 @@ impl Writer<'_> {
         Ok(Deleted::Pending(new))
     }
 
-    fn check_preconditions(&self, old: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
+    pub(super) fn check_preconditions(&self, old: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
         let Some(wanted) = &options.preconditions else { return Ok(()) };
         let checks = [
             ("UID", &wanted.uid, old.uid(), "deleted and then recreated"),

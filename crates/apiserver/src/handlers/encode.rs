@@ -49,14 +49,13 @@ pub(super) fn shaped(served: &Served, accept: &Accept, include: Option<&str>, ob
         Form::Whole | Form::Aggregated => Value::Object(object.clone()),
         Form::PartialObjectMetadata | Form::PartialObjectMetadataList => partial(accept, object),
         Form::Table => {
-            let version = object.get("metadata").and_then(|m| m.get("resourceVersion")).cloned().unwrap_or_default();
-            table::render(
-                served,
-                accept.meta_version,
-                std::slice::from_ref(object),
-                json!({"resourceVersion": version}),
-                include,
-            )
+            let version = object.get("metadata").and_then(|m| m.get("resourceVersion"));
+            let meta = version.map_or_else(|| json!({}), |version| json!({"resourceVersion": version}));
+            let is_scale = object.get("kind").is_some_and(|kind| kind == "Scale") && served.info.kind != "Scale";
+            match is_scale {
+                true => table::render_scale(accept.meta_version, object, meta, include),
+                false => table::render(served, accept.meta_version, std::slice::from_ref(object), meta, include),
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ fn of_list(query: &Query) -> Vec<FieldError> {
             errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
         }
     }
-    if query.get("sendInitialEvents").is_some() {
+    if query.first("sendInitialEvents").is_some() {
         errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
     }
     errors
@@ -42,7 +42,7 @@ fn of_list(query: &Query) -> Vec<FieldError> {
 
 fn of_watch(query: &Query) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let (mut found, mut initial) = (query.get(MATCH).unwrap_or_default(), query.get("sendInitialEvents"));
+    let (mut found, mut initial) = (query.get(MATCH).unwrap_or_default(), query.first("sendInitialEvents"));
     // Who does not say from where on gets what there is first, as if it had been asked for.
     if found.is_empty() && initial.is_none() && matches!(query.get("resourceVersion"), None | Some("0")) {
         (found, initial) = ("NotOlderThan", Some("true"));

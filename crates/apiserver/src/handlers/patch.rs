@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode, header};
 use api::field::FieldError;
-use api::patch::{PatchError, json_patch, merge_patch, strategic_merge};
+use api::patch::{PatchError, go_text, json_patch, merge_patch, strategic_merge};
 use api::schema::Type;
 use api::status::Details;
 use api::{ApiError, Object};
@@ -46,6 +46,8 @@ impl Format {
 pub(super) struct Patch {
     format: Format,
     body: Value,
+    /// What to say of fields that come twice in it.
+    twice: Vec<String>,
 }
 
 pub(super) async fn answer(
@@ -66,27 +68,23 @@ pub(super) async fn answer(
         true => ApiError::unsupported_media_type(UNSUPPORTED_CUSTOM),
         false => unsupported(),
     })?;
-    apply::refuse_force(context)?;
-    let patch = Patch::read(format, &http::read(body).await?)?;
-    let manager = field_manager::of_request(context, "PatchOptions")?;
+    let dry_run = context.dry_run_after("PatchOptions", apply::needless_force(context))?;
+    // That there is something to patch is seen before the patch is.
+    let patch = Patch::read(format, &http::read(body).await?);
+    let manager = field_manager::of_request(context);
     let tracking = Tracking::Update(&manager);
-    let writer = Writer {
-        server,
-        served,
-        context: Some(context),
-        subresource: &info.subresource,
-        dry_run: context.dry_run("PatchOptions")?,
-        tracking,
-    };
+    let subresource = info.subresource.as_str();
+    let writer = Writer { server, served, context: Some(context), subresource, dry_run, tracking };
     let updated = writer
         .update(&info.namespace, &info.name, |current| {
+            let patch = patch.as_ref().map_err(Clone::clone)?;
             let mut patched = patch.apply(current, &served.schema)?;
             if format == Format::Strategic {
                 for field in ["kind", "apiVersion"] {
                     patched.remove(field);
                 }
             }
-            let object = conform(served, context, patched.clone(), &[]);
+            let object = conform(served, context, patched.clone(), &patch.twice);
             let object = object.map_err(|error| patch.refuse(patched, error))?;
             update::check_place(served, info, &object)?;
             Ok(object)
@@ -105,7 +103,7 @@ impl Patch {
             Format::Strategic => ApiError::bad_request(why),
             Format::Json | Format::Merge => ApiError::bad_request(format!("error decoding patch: {why}")),
         };
-        let body: Value = serde_json::from_slice(bytes)
+        let (body, twice) = api::json::parse(bytes)
             .map_err(|error| told(api::json::complaint(bytes).unwrap_or_else(|| error.to_string())))?;
         let mismatch = |found: &Value, wanted: &str| {
             told(format!("json: cannot unmarshal {} into Go {wanted}", api::decode::go_kind(found)))
@@ -128,7 +126,9 @@ impl Patch {
             (Format::Merge, Value::Null) => return Err(ApiError::bad_request("Invalid JSON Patch")),
             (_, other) => return Err(mismatch(other, "value of type map[string]interface {}")),
         }
-        Ok(Self { format, body })
+        // The operations of a list are not fields of the object.
+        let twice = if format == Format::Json { Vec::new() } else { twice };
+        Ok(Self { format, body, twice: twice.iter().map(|path| format!("duplicate field {path:?}")).collect() })
     }
 
     pub(super) fn apply(&self, current: &Object, schema: &Type) -> Result<Object, ApiError> {
@@ -144,6 +144,8 @@ impl Patch {
         };
         applied.map_err(|error| match (error, self.format) {
             (PatchError::Malformed(why), _) => ApiError::bad_request(why),
+            (PatchError::TooLarge(why), _) => ApiError::too_large(why),
+            (PatchError::Unclear(why), _) => ApiError::new(500, "", why),
             (PatchError::Unfit(_) | PatchError::TestFailed(_), Format::Json) => rejected(),
             (PatchError::Unfit(why) | PatchError::TestFailed(why), _) => {
                 ApiError::new(422, "Invalid", format!("{REJECTED}: {why}"))
@@ -177,20 +179,6 @@ fn rejected() -> ApiError {
 fn unrecognized(why: &str) -> Option<String> {
     let (_, wanted) = why.strip_prefix("json: cannot unmarshal string into ")?.rsplit_once(" of type ")?;
     matches!(wanted, "int32" | "int64" | "bool").then(|| format!("unrecognized type: {wanted}"))
-}
-
-/// A value as Go prints it.
-fn go_text(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
-        Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| format!("{key}:{}", go_text(value)));
-            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
-        }
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -26,8 +26,7 @@ pub(super) async fn answer(
         "selfsubjectrulesreviews" => rules(server, context, &review)?,
         "selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews" => {
             if !review.namespace().is_empty() && review.namespace() != context.info.namespace {
-                let why = "the namespace of the provided object does not match the namespace sent on the request";
-                return Err(ApiError::bad_request(why));
+                return Err(ApiError::bad_request(super::update::OTHER_NAMESPACE));
             }
             let errors = problems(resource, &context.info.namespace, &review);
             if !errors.is_empty() {
@@ -38,9 +37,13 @@ pub(super) async fn answer(
         }
         _ => return Err(ApiError::no_such_resource()),
     };
+    if matches!(resource, "selfsubjectreviews" | "selfsubjectrulesreviews") {
+        // These are answered, not completed: nothing of the question is told again.
+        review = Object::new();
+        review.metadata();
+    }
     if resource == "selfsubjectrulesreviews" {
-        // The question is not repeated.
-        review = Object::from_iter([("metadata".to_owned(), json!({})), ("spec".to_owned(), json!({}))]);
+        review.insert("spec".into(), json!({}));
     }
     review.insert("status".into(), status);
     review.insert("kind".into(), kind_of(resource).into());
@@ -81,7 +84,20 @@ fn problems(resource: &str, namespace: &str, review: &Object) -> Vec<FieldError>
     if let Some(about) = about.and_then(Value::as_object) {
         errors.extend(selectors::check(about, &Path::new(RESOURCE)));
     }
-    if resource == "localsubjectaccessreviews" {
+    let is_local = resource == "localsubjectaccessreviews";
+    // Who manages its fields, and the namespace of its path, are all that may be told of the question itself.
+    let of_itself = review.get("metadata").and_then(Value::as_object).into_iter().flatten();
+    let mut of_itself = of_itself.filter(|(name, value)| match name.as_str() {
+        "managedFields" => false,
+        "namespace" => !is_local,
+        _ => !value.is_null(),
+    });
+    if of_itself.next().is_some() {
+        let detail = if is_local { "must be empty except for namespace" } else { "must be empty" };
+        let shown = review.get("metadata").cloned().unwrap_or_default();
+        errors.push(FieldError::invalid("metadata", shown, detail));
+    }
+    if is_local {
         let own = review.text(&["spec", "resourceAttributes", "namespace"]);
         if about.is_some() && own != namespace {
             errors.push(FieldError::invalid(format!("{RESOURCE}.namespace"), own, "must match metadata.namespace"));

@@ -8,10 +8,11 @@ use api::schema::Type;
 use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
+use super::apply::Options;
 use super::patch::{self, Format, Patch};
-use super::{Writer, apply, now, update, wrong_kind};
+use super::{Writer, apply, fit, mean, now, respond_object, update, wrong_kind};
 use crate::field_manager::{self, FieldManager, Tracking};
-use crate::http::{self, Body, respond};
+use crate::http::{self, Body};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::ApiServer;
@@ -26,68 +27,55 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let accept = context.accept()?;
     let info = &context.info;
-    let manager = field_manager::of_request(context, "UpdateOptions")?;
-    let tracking = Tracking::Scale(&manager);
-    let writer = Writer {
-        server,
-        served,
-        context: Some(context),
-        subresource: "",
-        dry_run: context.dry_run("UpdateOptions")?,
-        tracking,
-    };
     let content_type = context.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let is_apply = info.verb == "patch" && content_type.starts_with("application/apply-patch+yaml");
+    let dry_run = match info.verb {
+        "get" => false,
+        "patch" if is_apply => apply::options(context)?.dry_run,
+        "patch" => context.dry_run_after("PatchOptions", apply::needless_force(context))?,
+        _ => context.dry_run("UpdateOptions")?,
+    };
+    let manager = field_manager::of_request(context);
+    let tracking = Tracking::Scale(&manager);
+    let writer = Writer { server, served, context: Some(context), subresource: "", dry_run, tracking };
     let object = if info.verb == "get" {
         writer.current(&info.namespace, &info.name).await?.1
-    } else if info.verb == "patch" && content_type.starts_with("application/apply-patch+yaml") {
-        let (manager, force) = apply::options(context)?;
+    } else if is_apply {
+        let Options { manager, force, .. } = apply::options(context)?;
         let config = parent_config(served, &apply::read_config(context, body).await?)?;
         let writer = Writer { tracking: Tracking::AppliedScale, ..writer };
         let fields = FieldManager { registry: &server.registry, served, subresource: "scale" };
         let change = |live: &Object| fields.apply(Some(live), &config, &manager, force, &now());
         writer.update(&info.namespace, &info.name, change).await?
-    } else {
+    } else if info.verb == "patch" {
         let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
-        let patch = match info.verb {
-            "patch" => Some(Format::of(content_type).ok_or_else(patch::unsupported)?),
-            _ => None,
-        };
-        let bytes = http::read(body).await?;
-        let patch = patch.map(|format| Patch::read(format, &bytes)).transpose()?;
-        let whole = match patch {
-            None => http::decode_object(&context.headers, &bytes, "Scale")?,
-            Some(_) => Object::new(),
-        };
+        let format = Format::of(content_type).ok_or_else(patch::unsupported)?;
+        let patch = Patch::read(format, &http::read(body).await?);
         let change = |current: &Object| {
-            let scale = match &patch {
-                None => typed(schema, whole.clone())?,
-                Some(patch) => {
-                    let patched = patch.apply(&shown(served, current), schema)?;
-                    typed(schema, patched.clone()).map_err(|error| patch.refuse(patched, error))?
-                }
-            };
+            let patch = patch.as_ref().map_err(Clone::clone)?;
+            let patched = patch.apply(&shown(served, current), schema)?;
+            let scale = typed(context, schema, patched.clone(), &[]).map_err(|error| patch.refuse(patched, error))?;
             update::check_place(served, info, &scale)?;
             scaled(served, current, &scale)
         };
         writer.update(&info.namespace, &info.name, change).await?
+    } else {
+        let schema = api::schema::of_kind("autoscaling", "v1", "Scale").ok_or_else(ApiError::no_such_resource)?;
+        let (scale, twice) = http::decode_tracked(&context.headers, &http::read(body).await?, "Scale")?;
+        let scale = typed(context, schema, scale, &twice)?;
+        update::check_place(served, info, &scale)?;
+        writer.update(&info.namespace, &info.name, |current| scaled(served, current, &scale)).await?
     };
-    Ok(respond(StatusCode::OK, &accept, &Value::Object(of(served, &object)?)))
+    respond_object(served, StatusCode::OK, context, &accept, &of(served, &object)?)
 }
 
 /// An object that is a Scale, or says nothing else.
-fn typed(schema: &Type, scale: Object) -> Result<Object, ApiError> {
+fn typed(context: &Context, schema: &Type, scale: Object, twice: &[String]) -> Result<Object, ApiError> {
     let (kind, version) = (scale.text(&["kind"]), scale.text(&["apiVersion"]));
     if !matches!(kind, "" | "Scale") || !matches!(version, "" | SCALE_VERSION) {
         return Err(wrong_kind("Scale", SCALE_VERSION, kind, version));
     }
-    let mut value = Value::Object(scale);
-    let refuse =
-        |why: String| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
-    api::decode::conform(&mut value, schema).map_err(|error| refuse(error.to_string()))?;
-    match value {
-        Value::Object(scale) => Ok(scale),
-        _ => Err(refuse("not an object".into())),
-    }
+    fit(context, ("v1", "Scale"), schema, scale, twice)
 }
 
 /// An applied Scale as the part of its workload that it speaks of.
@@ -120,7 +108,7 @@ pub(super) fn scaled(served: &Served, current: &Object, scale: &Object) -> Resul
         return Err(ApiError::invalid("autoscaling", "Scale", current.name(), &[error]));
     }
     let mut new = current.clone();
-    new.metadata().insert("resourceVersion".into(), scale.resource_version().into());
+    mean(&mut new, scale);
     let path = Places::of(served).replicas;
     if let Some((last, parents)) = path.split_last() {
         new.at_mut(parents).insert((*last).to_owned(), replicas.into());

@@ -7,7 +7,7 @@ use api::{ApiError, Object, ObjectExt as _};
 use serde_json::{Value, json};
 
 use super::list::Selection;
-use super::{Writer, eviction, now, review};
+use super::{Writer, eviction, mean, now, review, update, wrong_kind};
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::tokens;
 use crate::field_manager::{self, FieldManager, Tracking};
@@ -42,6 +42,7 @@ pub(super) async fn answer(
         }
         ("", "pods", "eviction", "create") => created(eviction::evict(server, served, context, body).await?),
         ("", "serviceaccounts", "token", "create") => {
+            context.dry_run("CreateOptions")?;
             let mut request = read(context, body, ("authentication.k8s.io", "v1", "TokenRequest")).await?;
             server.feed.current().await.map_err(crate::server::store_error)?;
             admit(server, served, context, (&info.name, "token"), &mut request).await?;
@@ -54,11 +55,11 @@ pub(super) async fn answer(
             &component_statuses(server, served, context).await?,
         ))),
         ("authorization.k8s.io" | "authentication.k8s.io", resource, "", "create") => {
+            context.dry_run("CreateOptions")?;
             let mut request = super::read_object(served, context, body).await?;
             api::decode::complete(&mut request, &served.schema);
-            let manager = field_manager::of_request(context, "CreateOptions")?;
             let fields = FieldManager { registry: &server.registry, served, subresource: "" };
-            fields.update(None, &mut request, &manager, &now());
+            fields.update(None, &mut request, &field_manager::of_request(context), &now());
             created(review::answer(server, context, resource, request).await?)
         }
         _ => Ok(Outcome::Generic(body)),
@@ -98,12 +99,19 @@ pub(super) async fn read(
     let bytes = http::read(body).await?;
     let (object, duplicates) = http::decode_tracked(&context.headers, &bytes, kind)?;
     let schema = api::schema::of_kind(group, version, kind).ok_or_else(ApiError::no_such_resource)?;
+    let expected = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let (own_kind, own_version) = (object.text(&["kind"]), object.text(&["apiVersion"]));
+    // Evictions are of an older version, too, which is the same but for its name.
+    let is_known = ["", &expected].contains(&own_version) || (kind == "Eviction" && own_version == "policy/v1beta1");
+    if !["", kind].contains(&own_kind) || !is_known {
+        return Err(wrong_kind(kind, &expected, own_kind, own_version));
+    }
     let mut object = super::fit(context, (version, kind), schema, object, &duplicates)?;
     api::decode::complete(&mut object, schema);
     Ok(object)
 }
 
-/// Assigns a pod to a node, once.
+/// Assigns a pod to a node, once; on the old path the binding's own name tells which.
 async fn bind(
     server: &Arc<ApiServer>,
     pods: &Arc<Served>,
@@ -111,10 +119,14 @@ async fn bind(
     name: &str,
     body: Body,
 ) -> Result<Value, ApiError> {
+    let dry_run = context.dry_run("CreateOptions")?;
     let mut binding = read(context, body, ("", "v1", "Binding")).await?;
     let name = if name.is_empty() { binding.name().to_owned() } else { name.to_owned() };
     admit(server, pods, context, (&name, "binding"), &mut binding).await?;
     let name = name.as_str();
+    if binding.name() != name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+    }
     let node = binding.text(&["target", "name"]);
     let mut errors = Vec::new();
     if !matches!(binding.text(&["target", "kind"]), "" | "Node") {
@@ -130,33 +142,31 @@ async fn bind(
         let message = if told.len() == 1 { told.concat() } else { format!("[{}]", told.join(", ")) };
         return Err(ApiError::new(500, "", message));
     }
-    let writer = Writer {
-        server,
-        served: pods,
-        context: None,
-        subresource: "binding",
-        dry_run: context.dry_run("CreateOptions")?,
-        tracking: Tracking::None,
-    };
+    let tracking = Tracking::None;
+    let writer = Writer { server, served: pods, context: None, subresource: "binding", dry_run, tracking };
     let change = |pod: &Object| {
-        let uid = binding.uid();
-        let conflict =
-            |why: String| ApiError::conflict(api::GroupResource { group: "", resource: "pods/binding" }, name, why);
-        if !uid.is_empty() && uid != pod.uid() {
-            return Err(conflict(format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                pod.uid()
-            )));
-        }
-        if pod.is_terminating() {
-            return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
-        }
         let assigned = pod.text(&["spec", "nodeName"]);
-        if !assigned.is_empty() {
-            return Err(conflict(format!("pod {name} is already assigned to node {assigned:?}")));
+        let gates = pod.at(&["spec", "schedulingGates"]).and_then(Value::as_array);
+        let wrong = if pod.is_terminating() {
+            Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
+        } else if !assigned.is_empty() {
+            Some(format!("pod {name} is already assigned to node {assigned:?}"))
+        } else if gates.is_some_and(|gates| !gates.is_empty()) {
+            Some(format!("pod {name} has non-empty .spec.schedulingGates"))
+        } else {
+            None
+        };
+        // Which pod is meant is looked at first, by whoever writes it.
+        let is_another = !["", pod.uid()].contains(&binding.uid());
+        if let Some(why) = wrong.filter(|_| !is_another) {
+            let resource = api::GroupResource { group: "", resource: "pods/binding" };
+            return Err(ApiError::conflict(resource, name, why));
         }
         let mut pod = pod.clone();
+        mean(&mut pod, &binding);
         pod.at_mut(&["spec"]).insert("nodeName".into(), node.into());
+        // Where it was to go no longer matters.
+        pod.at_mut(&["status"]).remove("nominatedNodeName");
         for (key, value) in binding.at(&["metadata", "annotations"]).and_then(Value::as_object).into_iter().flatten() {
             pod.at_mut(&["metadata", "annotations"]).insert(key.clone(), value.clone());
         }
@@ -173,7 +183,7 @@ async fn bind(
     Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
 }
 
-fn set_condition(object: &mut Object, condition: Value) {
+pub(super) fn set_condition(object: &mut Object, condition: Value) {
     let status = object.at_mut(&["status"]);
     let list = status.entry("conditions").or_insert_with(|| json!([]));
     if let Some(list) = list.as_array_mut() {
@@ -189,20 +199,15 @@ async fn finalize(
     context: &Context,
     body: Body,
 ) -> Result<Outcome, ApiError> {
+    let dry_run = context.dry_run("UpdateOptions")?;
     let wanted = read(context, body, ("", "v1", "Namespace")).await?;
-    let manager = field_manager::of_request(context, "UpdateOptions")?;
+    update::check_place(served, &context.info, &wanted)?;
+    let manager = field_manager::of_request(context);
     let tracking = Tracking::Update(&manager);
-    let writer = Writer {
-        server,
-        served,
-        context: Some(context),
-        subresource: "finalize",
-        dry_run: context.dry_run("UpdateOptions")?,
-        tracking,
-    };
+    let writer = Writer { server, served, context: Some(context), subresource: "finalize", dry_run, tracking };
     let change = |current: &Object| {
         let mut new = current.clone();
-        new.metadata().insert("resourceVersion".into(), wanted.resource_version().into());
+        mean(&mut new, &wanted);
         match wanted.at(&["spec", "finalizers"]).filter(|list| list.as_array().is_none_or(|list| !list.is_empty())) {
             Some(finalizers) => new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone()),
             None => new.at_mut(&["spec"]).remove("finalizers"),

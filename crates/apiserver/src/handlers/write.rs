@@ -13,6 +13,7 @@ use rand::Rng as _;
 use serde_json::Value;
 
 use super::scale;
+use super::update::OTHER_NAMESPACE;
 use crate::admission::{self, Attributes, Operation};
 use crate::auth::escalation;
 use crate::convert;
@@ -180,13 +181,29 @@ impl Writer<'_> {
                     object = unchosen.clone().unwrap_or(object);
                     admission::choose(self.server, &attributes, &mut object).await?;
                 }
-                Err(ServerError::Unmet(_)) => {
-                    return Err(ApiError::already_exists(self.served.group_resource(), &name));
-                }
+                Err(ServerError::Unmet(revision)) => return Err(self.taken(namespace, &object, revision).await),
                 Err(ServerError::Api(error)) => return Err(error),
             }
         }
         Err(ApiError::conflict(self.served.group_resource(), &name, "what it claims is taken by others too often"))
+    }
+
+    /// Another has the name: one that is on its way out, or one that the name was made beside.
+    async fn taken(&self, namespace: &str, object: &Object, revision: i64) -> ApiError {
+        let name = object.name();
+        let mut error = ApiError::already_exists(self.served.group_resource(), name);
+        if !object.text(&["metadata", "generateName"]).is_empty() {
+            error.message += ", the server was not able to generate a unique name for the object";
+            if let Some(details) = &mut error.details {
+                details.retry_after_seconds = 1;
+            }
+        }
+        self.server.feed.reached(revision).await;
+        let other = self.served.cache.as_ref().and_then(|cache| cache.get(&self.served.key(namespace, name)));
+        if other.is_some_and(|other| other.decode().is_terminating()) {
+            error.message = format!("object is being deleted: {}", error.message);
+        }
+        error
     }
 
     /// Writes an object that must not be there yet.
@@ -218,9 +235,7 @@ impl Writer<'_> {
     fn place_new_object(&self, namespace: &str, object: &mut Object) -> Result<(), ApiError> {
         let own = object.namespace();
         if self.served.info.namespaced && !own.is_empty() && own != namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
+            return Err(ApiError::bad_request(OTHER_NAMESPACE));
         }
         // What is only tried never reaches the store, which is who minds.
         if !object.resource_version().is_empty() && !self.dry_run {
@@ -428,6 +443,15 @@ impl Writer<'_> {
 
     /// Status is written through its subresource alone, and the subresource writes nothing else.
     fn apply_scope(&self, new: &mut Object, old: &Object) {
+        let managed = new.at(&["metadata", "managedFields"]).filter(|_| matches!(self.tracking, Tracking::Applied));
+        let managed = managed.cloned();
+        self.take_part(new, old);
+        if let Some(managed) = managed {
+            new.metadata().insert("managedFields".into(), managed);
+        }
+    }
+
+    fn take_part(&self, new: &mut Object, old: &Object) {
         let keep = |new: &mut Object, key: &str| match old.get(key) {
             Some(value) => new.insert(key.to_owned(), value.clone()),
             None => new.remove(key),

@@ -15,12 +15,7 @@ const SHOWN: usize = 30;
 /// What references in a YAML document may stand for in all: each can stand for many that stand for many.
 const MAX_ALIASED: usize = 100_000;
 
-/// Reads an object from a request body; `wanted` is the kind that messages name.
-pub(crate) fn decode_object(headers: &HeaderMap, bytes: &[u8], wanted: &str) -> Result<Object, ApiError> {
-    Ok(decode_tracked(headers, bytes, wanted)?.0)
-}
-
-/// The same, with the paths of the fields that come twice.
+/// Reads an object from a request body, and what to say of fields that come twice; `wanted` is the kind that messages name.
 pub(crate) fn decode_tracked(
     headers: &HeaderMap,
     bytes: &[u8],
@@ -49,13 +44,15 @@ fn decode_with(
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     let media = content_type.split(';').next().unwrap_or_default().trim();
     let is = |known: &str| media.eq_ignore_ascii_case(known);
-    let (value, duplicates) = if media.is_empty() || is("application/json") {
-        api::json::parse(bytes).map_err(|error| {
+    let (value, duplicates) = if content_type.trim().is_empty() || is("application/json") {
+        let (value, twice) = api::json::parse(bytes).map_err(|error| {
             let why = api::json::complaint(bytes).unwrap_or_else(|| error.to_string());
             unrecognized(&format!("couldn't get version/kind; json parse error: {why}"))
-        })?
+        })?;
+        (value, twice.iter().map(|path| format!("duplicate field {path:?}")).collect())
     } else if is("application/yaml") {
-        (yaml(bytes)?, Vec::new())
+        let (value, twice) = yaml_tracked(bytes)?;
+        (value, Vec::from_iter(twice))
     } else if is(super::PROTOBUF) {
         return Ok((from_protobuf(bytes, wanted, unrecognized)?, Vec::new()));
     } else {
@@ -65,12 +62,33 @@ fn decode_with(
         ));
     };
     match value {
-        Value::Object(object) => Ok((object, duplicates)),
+        Value::Object(object) => match check_type(&object) {
+            Ok(()) => Ok((object, duplicates)),
+            Err(why) => Err(unrecognized(&why)),
+        },
         Value::Null => Ok((Object::new(), duplicates)),
         other => Err(unrecognized(&format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type {TYPED}",
             api::decode::go_kind(&other)
         ))),
+    }
+}
+
+/// What an object says it is must be text, and a version of one group.
+pub(crate) fn check_type(object: &Object) -> Result<(), String> {
+    for field in ["apiVersion", "kind"] {
+        if let Some(other) = object.get(field).filter(|value| !value.is_string() && !value.is_null()) {
+            let found = api::decode::go_kind(other);
+            return Err(format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go struct field .{field} of \
+                 type string"
+            ));
+        }
+    }
+    let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    match version.matches('/').count() {
+        0 | 1 => Ok(()),
+        _ => Err(format!("unexpected GroupVersion string: {version}")),
     }
 }
 
@@ -197,7 +215,7 @@ mod tests {
     fn check(body: &[u8], want: &str) {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/vnd.kubernetes.protobuf"));
-        let error = decode_object(&headers, body, "ConfigMap").unwrap_err();
+        let error = decode_tracked(&headers, body, "ConfigMap").unwrap_err();
         assert_eq!((error.code, error.message.as_str()), (400, want));
     }
 }

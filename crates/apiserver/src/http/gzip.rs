@@ -18,7 +18,7 @@ const SLICE: usize = super::CHUNK;
 
 pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|token| token.split(';').next().unwrap_or_default().trim() == "gzip")
+    values.flat_map(|value| value.split(',')).any(|token| token.trim() == "gzip")
 }
 
 /// Compresses the body as it is sent, if it is large or nobody knows how large.
@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn only_clients_that_say_so_get_it() {
-        for (value, want) in [("gzip", true), ("deflate, gzip;q=1.0", true), ("identity", false), ("", false)] {
+        for (value, want) in
+            [("gzip", true), ("deflate, gzip", true), ("gzip;q=0", false), ("identity", false), ("", false)]
+        {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));
             assert_eq!(is_accepted(&headers), want, "{value}");

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ::http::{Method, Response, StatusCode};
 
-use super::{ADMISSION_BUCKETS, BUCKETS, Labels, Metrics};
+use super::{ADMISSION_BUCKETS, BUCKETS, Labels, Metrics, SIZES};
 use crate::health::VERSION;
 use crate::http::{Body, respond_bytes};
 use crate::registry::Served;
@@ -64,7 +64,11 @@ fn shown(labels: &Labels, code: Option<u16>) -> String {
 }
 
 fn requests(metrics: &Metrics, text: &mut String) {
-    let mut durations = String::new();
+    const SLI: &str = "apiserver_request_sli_duration_seconds";
+    const SIZE: &str = "apiserver_response_sizes";
+    // Shorter ones nobody promises.
+    const PROMISED: f64 = 0.05;
+    let (mut durations, mut promised, mut sizes) = (String::new(), String::new(), String::new());
     let name = "apiserver_request_total";
     head(text, name, "counter", "Requests answered, by verb, resource and code.");
     for one in metrics.series.lock().values().flatten() {
@@ -74,9 +78,28 @@ fn requests(metrics: &Metrics, text: &mut String) {
         let labels = shown(&one.labels, None);
         let name = "apiserver_request_duration_seconds";
         histogram(&mut durations, name, &labels, BUCKETS.iter().zip(&one.buckets), one.seconds);
+        if one.buckets.iter().any(|count| *count > 0) {
+            histogram(&mut promised, SLI, &labels, BUCKETS.iter().zip(&one.buckets), one.seconds);
+        }
+        if one.sizes.iter().any(|count| *count > 0) {
+            let labels = labels.replace("dry_run=\"\",", "");
+            histogram(&mut sizes, SIZE, &labels, SIZES.iter().zip(&one.sizes), one.bytes);
+        }
     }
     head(text, "apiserver_request_duration_seconds", "histogram", "How long answers took, in seconds.");
     text.push_str(&durations);
+    head(text, SLI, "histogram", "The same, without what others took.");
+    // The first bounds are finer than upstream's.
+    let is_fine = |line: &&str| {
+        let bound = line.split_once("le=\"").and_then(|(_, rest)| rest.split('"').next()?.parse::<f64>().ok());
+        bound.is_none_or(|bound| bound >= PROMISED)
+    };
+    promised.lines().filter(is_fine).for_each(|line| text.extend([line, "\n"]));
+    head(text, SIZE, "histogram", "How large answers were, in bytes.");
+    text.push_str(&sizes);
+    let name = "apiserver_requested_deprecated_apis";
+    head(text, name, "gauge", "What is to go and was asked for all the same.");
+    metrics.deprecated.lock().iter().for_each(|labels| line(text, name, labels, 1));
 }
 
 fn histogram<'a>(
@@ -152,4 +175,19 @@ fn process(text: &mut String) {
         head(text, "process_open_fds", "gauge", "Open file descriptors.");
         line(text, "process_open_fds", "", entries.count());
     }
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    head(text, "process_max_fds", "gauge", "File descriptors that may be open.");
+    line(text, "process_max_fds", "", most.unwrap_or(u64::MAX));
+    // Hundredths of a second since the machine began, and of the processor's time: user and system.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<f64> = after_name.split(' ').map(|word| word.parse().unwrap_or_default()).collect();
+    let ticks = |index: usize| fields.get(index).copied().unwrap_or_default() / 100.0;
+    head(text, "process_cpu_seconds_total", "counter", "Time of processors, in seconds.");
+    line(text, "process_cpu_seconds_total", "", ticks(11) + ticks(12));
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split(' ').next().and_then(|word| word.parse::<f64>().ok()).unwrap_or_default();
+    let now = jiff::Timestamp::now().as_duration().as_secs_f64();
+    head(text, "process_start_time_seconds", "gauge", "When it began, in seconds since 1970.");
+    line(text, "process_start_time_seconds", "", format!("{:.2}", now - uptime + ticks(19)));
 }

@@ -134,6 +134,7 @@ fn schema(out: &mut Out, value: &Value) {
     text(out, 2, value, "format");
     text(out, 4, value, "description");
     strings(out, 19, value.get("required"));
+    array(value, "enum").iter().for_each(|word| out.message(20, |out| out.bytes(2, format!("{word}\n").as_bytes())));
     match value.get("additionalProperties") {
         None => (),
         Some(Value::Bool(allowed)) => out.message(21, |out| out.number(2, u64::from(*allowed))),

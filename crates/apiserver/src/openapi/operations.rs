@@ -94,12 +94,35 @@ fn insert(paths: &mut Map<String, Value>, path: &str, served: &Served, method: &
     }
 }
 
+/// What an operation is for, in upstream's words.
+fn described(verb: &str, kind: &str, suffix: &str) -> String {
+    let part = match suffix {
+        "" | "ForAllNamespaces" => String::new(),
+        part => format!("{} of ", part.to_ascii_lowercase()),
+    };
+    match verb {
+        "list" => format!("list or watch objects of kind {kind}"),
+        "create" if part.is_empty() => format!("create a {kind}"),
+        "create" => format!("create {part}a {kind}"),
+        "get" => format!("read {part}the specified {kind}"),
+        "update" => format!("replace {part}the specified {kind}"),
+        "patch" => format!("partially update {part}the specified {kind}"),
+        "delete" => format!("delete a {kind}"),
+        _ => format!("delete collection of {kind}"),
+    }
+}
+
+fn uncapitalized(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or_else(String::new, |first| first.to_ascii_lowercase().to_string() + letters.as_str())
+}
+
 fn operation(served: &Served, verb: &str, type_name: &str, suffix: &str) -> Value {
     let (action, word) = match verb {
         "create" => ("post", "create"),
         "update" => ("put", "replace"),
         "get" => ("get", "read"),
-        "deletecollection" => ("deletecollection", "deleteCollection"),
+        "deletecollection" => ("deletecollection", "delete"),
         other => (other, other),
     };
     let answer = match verb {
@@ -115,12 +138,25 @@ fn operation(served: &Served, verb: &str, type_name: &str, suffix: &str) -> Valu
     if let (true, Some(map)) = (matches!(verb, "create" | "update" | "patch"), responses.as_object_mut()) {
         map.insert("201".into(), response("Created"));
     }
+    if let (true, Some(map)) = (matches!(verb, "create" | "delete"), responses.as_object_mut()) {
+        map.insert("202".into(), response("Accepted"));
+    }
     let scope = if served.info.namespaced && suffix != "ForAllNamespaces" { "Namespaced" } else { "" };
     let (group, version, kind) = (&served.info.group, &served.info.version, &served.info.kind);
-    let prefix = group.split('.').next().filter(|name| !name.is_empty()).unwrap_or("core");
-    let id = format!("{word}{}{}{scope}{kind}{suffix}", capitalized(prefix), capitalized(version));
+    let words: Vec<String> = match group.trim_end_matches(".k8s.io") {
+        "" => vec!["Core".to_owned()],
+        _ if served.custom().is_some() => group.split('.').take(1).map(capitalized).collect(),
+        own => own.split('.').map(capitalized).collect(),
+    };
+    let group_word = words.concat();
+    let many = if verb == "deletecollection" { "Collection" } else { "" };
+    let id = format!("{word}{group_word}{}{many}{scope}{kind}{suffix}", capitalized(version));
+    let tag = match served.custom() {
+        Some(_) => path_of(served).trim_start_matches("apis/").replace(['/', '.'], "_"),
+        None => format!("{}_{version}", uncapitalized(&group_word)),
+    };
     let mut value = json!({
-        "operationId": id, "tags": [path_of(served).trim_start_matches("apis/").replace("api/", "core/").replace(['/', '.'], "_")],
+        "operationId": id, "tags": [tag], "description": described(verb, kind, suffix),
         "parameters": parameters(verb), "responses": responses, "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
     });

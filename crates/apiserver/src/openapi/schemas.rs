@@ -6,6 +6,7 @@ use api::schema::generated::APIMACHINERY_PKG_APIS_META_V1_OBJECTMETA as OBJECT_M
 use api::schema::{Field, SchemaOr, Shape, Topology, Type, Zero, docs, generated::KINDS, named};
 use serde_json::{Map, Value, json};
 
+use super::enums;
 use crate::registry::Served;
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -172,7 +173,11 @@ impl Schemas {
             map.insert("default".into(), default);
         }
         extensions(field, map);
-        described(value, text)
+        let mut value = described(value, text);
+        if let Some(map) = value.as_object_mut() {
+            enums::add(&self.owner, &field.name, map);
+        }
+        value
     }
 
     /// A value without fields of its own, which has a schema of its own all the same.

@@ -41,16 +41,18 @@ impl Strategy for Namespaces {
         }
     }
 
+    /// Those of the namespace itself are written on a path of their own, where each is told by its place.
+    fn validate_part(&self, subresource: &str, new: &Object, _: &Object) -> Vec<FieldError> {
+        if subresource != "finalize" {
+            return Vec::new();
+        }
+        check(new, |at| at.at(&["spec", "finalizers"]).items().iter().for_each(own_finalizer))
+    }
+
     fn validate(&self, object: &Object) -> Vec<FieldError> {
         check(object, |at| {
             let list = at.at(&["spec", "finalizers"]);
-            for finalizer in list.items() {
-                let finalizer = finalizer.called(list.path().clone());
-                finalizer.named(api::validation::is_qualified_name);
-                if !finalizer.text().contains('/') && finalizer.text() != "kubernetes" {
-                    finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified");
-                }
-            }
+            list.items().into_iter().for_each(|finalizer| own_finalizer(&finalizer.called(list.path().clone())));
         })
     }
 
@@ -74,6 +76,13 @@ impl Strategy for Namespaces {
         if let Some(finalizers) = old.at(&["spec", "finalizers"]) {
             new.at_mut(&["spec"]).insert("finalizers".into(), finalizers.clone());
         }
+    }
+}
+
+fn own_finalizer(finalizer: &At<'_>) {
+    finalizer.named(api::validation::is_qualified_name);
+    if !finalizer.text().contains('/') && finalizer.text() != "kubernetes" {
+        finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified");
     }
 }
 

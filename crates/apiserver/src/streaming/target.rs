@@ -91,9 +91,11 @@ fn ports(query: &Query) -> Result<Vec<String>, ApiError> {
     let each = query.all("ports").flat_map(|text| text.split(','));
     each.map(|text| match text.parse::<u16>() {
         Ok(port) => Ok(port.to_string()),
-        Err(_) => Err(ApiError::bad_request(format!(
-            "cannot convert to []int32: strconv.ParseUint: parsing {text:?}: invalid syntax"
-        ))),
+        Err(error) => {
+            let is_large = matches!(error.kind(), std::num::IntErrorKind::PosOverflow);
+            let why = if is_large { "value out of range" } else { "invalid syntax" };
+            Err(ApiError::bad_request(format!("cannot convert to []int32: strconv.ParseUint: parsing {text:?}: {why}")))
+        }
     })
     .collect()
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver::{AuthSettings, JwksFile, OidcSettings, RequestHeaderSettings, WebhookSettings};
+use apiserver::{AuthSettings, JwksFile, OidcSettings, RequestHeaderSettings, TokenSettings, WebhookSettings};
 use clap::{ArgAction, Args};
 
 #[derive(Args, Clone, Default)]
@@ -54,6 +54,12 @@ pub(crate) struct Auth {
     authentication_token_webhook_version: String,
     #[arg(long, value_parser = duration, default_value = "2m0s")]
     authentication_token_webhook_cache_ttl: Duration,
+    /// The longest that a service account's token lasts, whatever is asked for; 0 is as long as that
+    #[arg(long, value_parser = duration, default_value = "0s")]
+    service_account_max_token_expiration: Duration,
+    /// Let tokens that kubelets ask for outlive what is asked for by far; they say when that was
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value_t = true)]
+    service_account_extend_token_expiration: bool,
     /// Authorities of front proxies, which say in headers whom they speak for
     #[arg(long)]
     pub(crate) requestheader_client_ca_file: Option<PathBuf>,
@@ -138,7 +144,18 @@ impl Auth {
             authorization_policy_file: self.authorization_policy_file.clone(),
             authorization_webhook: authorization_webhook.transpose()?,
             authorization_config: self.authorization_config.clone(),
+            tokens: self.tokens()?,
         })
+    }
+
+    fn tokens(&self) -> Result<TokenSettings> {
+        let most = self.service_account_max_token_expiration;
+        let bounds = Duration::from_secs(3600)..=Duration::from_secs(1 << 32);
+        if !most.is_zero() && !bounds.contains(&most) {
+            bail!("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds");
+        }
+        let extend_expiration = self.service_account_extend_token_expiration;
+        Ok(TokenSettings { max_expiration: (!most.is_zero()).then_some(most), extend_expiration })
     }
 
     fn oidc(&self) -> Result<Option<OidcSettings>> {
