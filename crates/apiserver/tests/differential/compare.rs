@@ -33,6 +33,8 @@ fn normalize(key: &str, value: &mut Value) {
             if matches!(key, "uid" | "resourceVersion" | "continue" | "token") || is_time || text.starts_with("10.96.")
             {
                 *text = format!("<{}>", if is_time { "time" } else { key });
+            } else if key == "cells" && is_age(text) {
+                *text = "<age>".to_owned();
             } else if text.starts_with("fd00:96:") {
                 *text = format!("<{key} of IPv6>");
             } else {
@@ -46,6 +48,11 @@ fn normalize(key: &str, value: &mut Value) {
         Value::Number(_) if matches!(key, "nodePort" | "healthCheckNodePort") => *value = "<port>".into(),
         _ => (),
     }
+}
+
+/// As tables tell it of what has just been made.
+fn is_age(text: &str) -> bool {
+    text.strip_suffix('s').is_some_and(|seconds| !seconds.is_empty() && seconds.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Stock shows some values as its own memory, which no client can read: only where and why counts then. Maps of text,
