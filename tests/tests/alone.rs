@@ -86,6 +86,12 @@ impl Parts {
                 "--service-account-key-file",
                 &file("sa.key"),
                 "--allow-privileged=true",
+                "--tls-min-version=VersionTLS13",
+                "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA",
+                "--request-timeout=30s",
+                "--event-ttl=2h",
+                "--default-not-ready-toleration-seconds=60",
+                "--profiling=false",
                 "--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
                 "--audit-policy-file",
                 &policy,
@@ -279,6 +285,9 @@ impl Parts {
         ensure!(who.contains("system:serviceaccount:default:default"), "{who}");
         let audited = std::fs::read_to_string(self.path("audit.log"))?;
         ensure!(audited.contains("/apis/apps/v1/namespaces/default/deployments"), "{audited}");
+        let tolerated = "jsonpath={.spec.tolerations[*].tolerationSeconds}";
+        let seconds = self.kubectl(&["run", "a", "--image=a", "--dry-run=server", "-o", tolerated])?;
+        ensure!(seconds == "60 300", "{seconds}");
 
         let log = || std::fs::read_to_string(self.path("apiserver.log"));
         ensure!(!log()?.contains("DEBUG"), "nobody asked for that much");

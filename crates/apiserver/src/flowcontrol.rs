@@ -43,7 +43,6 @@ use crate::server::ApiServer;
 /// A quarter of the time that a request has; but never longer than [`MAX_WAIT`].
 const WAIT_SHARE: u32 = 4;
 const MAX_WAIT: Duration = Duration::from_secs(60);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const MASTERS: &str = "system:masters";
 
 /// Upstream's flags of the same names.
@@ -249,7 +248,8 @@ impl ApiServer {
             Entry::Wait(seat, woken) => (seat, woken),
         };
         let asked = context.query.get("timeout").filter(|_| context.info.verb != "watch").and_then(parse_duration);
-        let limit = (asked.unwrap_or(REQUEST_TIMEOUT).min(REQUEST_TIMEOUT) / WAIT_SHARE).min(MAX_WAIT);
+        let allotted = self.config.request_timeout;
+        let limit = (asked.unwrap_or(allotted).min(allotted) / WAIT_SHARE).min(MAX_WAIT);
         match tokio::time::timeout(limit, woken).await {
             Ok(Ok(())) => Ok(Some(seat.seated())),
             _ => {

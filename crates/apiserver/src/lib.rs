@@ -48,7 +48,7 @@ pub use cors::{Cors, OriginError};
 pub use debug::SetVerbosity;
 pub use flowcontrol::FlowSettings;
 pub use http::{Body, BoxError};
-pub use listener::{ServeError, tls_config};
+pub use listener::{ServeError, ShownByName, TlsSettings, tls_config};
 pub use runtime_config::{RuntimeConfig, RuntimeConfigError};
 pub use server::{ApiServer, Config, KubeletClient, StartError};
 pub use service_ranges::{ServiceRanges, ServiceRangesError};

@@ -1,6 +1,7 @@
 //! The secure port: TLS, HTTP/1.1 and HTTP/2, and who the certificate says the client is.
 
 mod gathered;
+mod tls;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,15 +16,15 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::ServerConfig;
+use rustls::pki_types::UnixTime;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use self::gathered::Gathered;
+pub use self::tls::{ShownByName, TlsSettings, tls_config};
 use crate::audit::ClientAddress;
 use crate::auth::x509::Holder;
 use crate::http::{Body, BoxError, held};
@@ -52,27 +53,10 @@ pub(crate) struct Shared(pub(crate) u64);
 pub enum ServeError {
     #[error("the TLS configuration cannot be used")]
     Tls(#[from] rustls::Error),
+    #[error("{0}")]
+    Flag(String),
     #[error("the client certificate authorities cannot be used")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-}
-
-/// A server that shows `chain` and asks clients for a certificate of `client_ca`, without insisting on one.
-pub fn tls_config(shown: Arc<dyn ResolvesServerCert>, client_ca: &[Vec<u8>]) -> Result<Arc<ServerConfig>, ServeError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in client_ca {
-        roots.add(CertificateDer::from(certificate.clone()))?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(shown);
-    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
-    config.max_fragment_size = Some(COPIED_AT_ONCE);
-    Ok(Arc::new(config))
 }
 
 impl ApiServer {

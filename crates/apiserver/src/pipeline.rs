@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use api::field::FieldError;
@@ -28,9 +27,6 @@ use crate::{
     audit, auth, debug, discovery, field_manager, flowcontrol, handlers, health, heavy, metrics, openapi, routes,
     statusz, streaming,
 };
-
-/// Upstream's limit for requests that are neither watches nor streams.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Everything about a request but its body. Copies share what is noted about it.
 #[derive(Clone)]
@@ -268,7 +264,8 @@ impl ApiServer {
         }
         let late = |_| ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout");
         let allotted = context.query.get("timeout").and_then(parse_duration).filter(|asked| !asked.is_zero());
-        let allotted = allotted.map_or(REQUEST_TIMEOUT, |asked| asked.min(REQUEST_TIMEOUT));
+        let limit = self.config.request_timeout;
+        let allotted = allotted.map_or(limit, |asked| asked.min(limit));
         tokio::time::timeout(allotted, routed).await.map_err(late)?
     }
 

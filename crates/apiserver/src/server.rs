@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::addresses::Range;
 use api::{ApiError, Object};
@@ -64,6 +65,12 @@ pub struct Config {
     pub flow: FlowSettings,
     /// Which of the built-in API is served.
     pub runtime_config: RuntimeConfig,
+    /// How long a request may take that is neither a watch nor a stream.
+    pub request_timeout: Duration,
+    /// How long events are kept.
+    pub event_ttl: Duration,
+    /// For how many seconds pods that do not say stay on a node that is not ready, and on one that is unreachable.
+    pub toleration_seconds: [i64; 2],
 }
 
 impl Config {
@@ -90,6 +97,9 @@ impl Config {
             encryption: None,
             flow: FlowSettings::default(),
             runtime_config: RuntimeConfig::default(),
+            request_timeout: Duration::from_secs(60),
+            event_ttl: Duration::from_secs(60 * 60),
+            toleration_seconds: [300, 300],
         }
     }
 
@@ -188,7 +198,7 @@ impl ApiServer {
             let started = Encryption::start(store, settings).await?;
             (store, encryption) = (started.clone(), Some(started));
         }
-        let feed = Feed::new(store);
+        let feed = Feed::new(store, config.event_ttl);
         let registry = Registry::builtin(&feed, &config);
         feed.load(true).await?;
         tokio::spawn(feed.clone().run());

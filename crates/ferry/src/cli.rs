@@ -4,6 +4,7 @@ pub(crate) mod api;
 pub(crate) mod auth;
 pub(crate) mod kubelet;
 pub(crate) mod server;
+pub(crate) mod serving;
 pub(crate) mod state;
 
 use std::net::IpAddr;

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys, ServiceRanges};
+use apiserver::{
+    ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys, ServiceRanges, TlsSettings,
+};
 use rustls::pki_types::CertificateDer;
+use rustls::server::ResolvesServerCert;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
 use tokio::net::TcpListener;
@@ -84,14 +87,19 @@ pub(crate) struct Handle {
 /// Which clients an API server believes, so that others can be believed while it runs.
 pub(crate) struct Trust {
     server: Arc<ApiServer>,
-    shown: Arc<Shown>,
+    shown: Arc<dyn ResolvesServerCert>,
+    settings: TlsSettings,
     tls: watch::Sender<Arc<ServerConfig>>,
 }
 
 impl Trust {
     /// Clients and front proxies of these authorities, in DER, from the next handshake and the next request on.
     pub(crate) fn believe(&self, client_ca: &[Vec<u8>], proxy_ca: &[Vec<u8>]) -> Result<()> {
-        self.tls.send_replace(apiserver::tls_config(self.shown.clone(), &[client_ca, proxy_ca].concat())?);
+        self.tls.send_replace(apiserver::tls_config(
+            &self.settings,
+            self.shown.clone(),
+            &[client_ca, proxy_ca].concat(),
+        )?);
         self.server.believe(client_ca, proxy_ca);
         Ok(())
     }
@@ -115,8 +123,9 @@ pub(crate) async fn start(
         Some((certificate, key)) => Some(reload::shown(certificate, key, &drain)?),
     };
     let authorities = [settings.client_ca.as_slice(), &auth.request_header.client_ca].concat();
-    let shown = settings.serving;
-    let (tls, tls_now) = watch::channel(apiserver::tls_config(shown.clone(), &authorities)?);
+    let shown = settings.flags.serving.shown(settings.serving, &drain)?;
+    let tls_settings = settings.flags.serving.tls()?;
+    let (tls, tls_now) = watch::channel(apiserver::tls_config(&tls_settings, shown.clone(), &authorities)?);
     let others = settings.service_account_key_files.iter().map(|path| crate::alone::read(path).map(String::into_bytes));
     let others = others.collect::<Result<Vec<_>>>()?;
     let service_account_keys = ServiceAccountKeys::read(&settings.service_account_key, &others)
@@ -145,10 +154,13 @@ pub(crate) async fn start(
         set_verbosity: Some(crate::logging::set_verbosity),
         encryption: settings.flags.encryption()?,
         flow: settings.flags.flow(),
+        request_timeout: settings.flags.serving.request_timeout,
+        event_ttl: settings.flags.serving.event_ttl,
+        toleration_seconds: settings.flags.serving.toleration_seconds(),
     };
     let server = ApiServer::start(config, store, drain).await?;
     let serving = tokio::spawn(server.clone().serve(listener, tls_now));
-    let trust = Trust { server: server.clone(), shown, tls };
+    let trust = Trust { server: server.clone(), shown, settings: tls_settings, tls };
     Ok(Handle { server, serving, trust })
 }
 

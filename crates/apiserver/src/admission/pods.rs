@@ -105,7 +105,7 @@ fn priority(server: &ApiServer, attributes: &Attributes<'_>, pod: &mut Object) -
     Ok(())
 }
 
-/// A pod stays on a node that is not ready or unreachable for five minutes, unless it says otherwise.
+/// A pod stays on a node that is not ready or unreachable for a while, unless it says otherwise.
 pub(super) struct DefaultTolerationSeconds;
 
 #[async_trait]
@@ -114,23 +114,24 @@ impl Plugin for DefaultTolerationSeconds {
         attributes.operation != Operation::Delete && attributes.is("", "pods")
     }
 
-    async fn admit(&self, _: &Arc<ApiServer>, _: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
-        default_toleration_seconds(pod);
+    async fn admit(&self, server: &Arc<ApiServer>, _: &Attributes<'_>, pod: &mut Object) -> Result<(), ApiError> {
+        default_toleration_seconds(pod, server.config.toleration_seconds);
         Ok(())
     }
 }
 
-fn default_toleration_seconds(pod: &mut Object) {
+fn default_toleration_seconds(pod: &mut Object, [not_ready, unreachable]: [i64; 2]) {
     let spec = pod.at_mut(&["spec"]);
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
     let Some(list) = tolerations.as_array_mut() else { return };
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+    for (key, seconds) in [("node.kubernetes.io/not-ready", not_ready), ("node.kubernetes.io/unreachable", unreachable)]
+    {
         let tolerated = list.iter().any(|toleration| {
             let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
             (text("key") == key || text("key").is_empty()) && matches!(text("effect"), "NoExecute" | "")
         });
         if !tolerated {
-            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}));
         }
     }
 }

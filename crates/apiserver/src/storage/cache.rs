@@ -16,9 +16,6 @@ use super::group::{GROUP, Group, Member};
 use super::stored::{Change, Reading, Stored};
 use crate::heavy::give_way;
 
-const EVENTS: &str = "/registry/events/";
-/// Upstream's `--event-ttl`.
-const EVENT_SECONDS: i64 = 3600;
 /// Enough for a client that reconnects after a pause, small enough to forget.
 const RING_CHANGES: usize = 4096;
 const RING_BYTES: usize = 16 << 20;
@@ -91,10 +88,14 @@ pub(crate) enum WatchError {
 impl Cache {
     pub(crate) fn new(prefix: String, reading: Reading) -> Self {
         let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
-        let time_to_live = (prefix == EVENTS).then_some(EVENT_SECONDS);
         let (lease, snapshot) = (tokio::sync::Mutex::default(), ArcSwap::from_pointee(snapshot));
         let (ring, postponed) = (Mutex::default(), Mutex::default());
-        Self { prefix, reading, time_to_live, lease, snapshot, ring, postponed }
+        Self { prefix, reading, time_to_live: None, lease, snapshot, ring, postponed }
+    }
+
+    /// Of objects that live that long.
+    pub(super) fn living(self, time_to_live: Option<Duration>) -> Self {
+        Self { time_to_live: time_to_live.and_then(|time| i64::try_from(time.as_secs()).ok()), ..self }
     }
 
     /// A cache that follows changes at once and is filled with what was there before.

@@ -21,11 +21,14 @@ pub(crate) struct Feed {
     store: Arc<dyn Store>,
     caches: RwLock<HashMap<String, Arc<Cache>>>,
     applied: watch::Sender<i64>,
+    event_ttl: Duration,
 }
 
+const EVENTS: &str = "/registry/events/";
+
 impl Feed {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self { store, caches: RwLock::default(), applied: watch::Sender::new(0) })
+    pub(crate) fn new(store: Arc<dyn Store>, event_ttl: Duration) -> Arc<Self> {
+        Arc::new(Self { store, caches: RwLock::default(), applied: watch::Sender::new(0), event_ttl })
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -35,7 +38,8 @@ impl Feed {
     /// The cache of a prefix; resources that are stored together share it.
     pub(crate) fn cache(&self, prefix: &str, reading: Reading) -> Arc<Cache> {
         let mut caches = self.caches.write();
-        let new = || Arc::new(Cache::new(prefix.to_owned(), reading));
+        let time_to_live = (prefix == EVENTS).then_some(self.event_ttl);
+        let new = || Arc::new(Cache::new(prefix.to_owned(), reading).living(time_to_live));
         caches.entry(prefix.to_owned()).or_insert_with(new).clone()
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Api {
     pub(crate) runtime_config: Vec<String>,
     #[command(flatten)]
     pub(crate) auth: super::auth::Auth,
+    #[command(flatten)]
+    pub(crate) serving: super::serving::Serving,
 }
 
 impl Api {

@@ -93,7 +93,7 @@ pub(crate) struct Auth {
     authorization_config: Option<PathBuf>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     apiserver::parse_duration(text).ok_or_else(|| format!("{text:?} is no duration such as 1m30s"))
 }
 
