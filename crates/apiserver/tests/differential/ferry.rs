@@ -30,24 +30,12 @@ impl Ferry {
         let flag = |name: &str, usual: &str| flags.get(name).map_or(usual, String::as_str).to_owned();
         let advertise_address = flag("--advertise-address", "192.0.2.1").parse()?;
         let ranges = flag("--service-cluster-ip-range", "10.96.0.0/16");
+        let keys = ServiceAccountKeys::read(key.as_bytes(), &[])?;
         let config = Config {
-            advertise_address,
             secure_port: flag("--secure-port", "6443").parse()?,
             service_cluster_ip_range: ServiceRanges::parse(&ranges, Some(advertise_address))?,
-            service_node_port_range: 30000..=32767,
-            service_account_keys: ServiceAccountKeys::read(key.as_bytes(), &[])?,
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
-            client_ca: Vec::new(),
-            kubelet: KubeletClient::new(Arc::new(tls)),
-            proxy_client: None,
-            cors: apiserver::Cors::default(),
-            auth: apiserver::AuthSettings::default(),
-            admission: apiserver::AdmissionSettings::default(),
-            audit: None,
-            set_verbosity: None,
-            encryption: None,
-            flow: apiserver::FlowSettings::default(),
-            runtime_config: apiserver::RuntimeConfig::default(),
+            ..Config::new(advertise_address, keys, KubeletClient::new(Arc::new(tls)))
         };
         let drain = CancellationToken::new();
         let server = ApiServer::start(config, store, drain.clone()).await?;
