@@ -233,6 +233,8 @@ fn optional(map: &mut Map<String, Value>, key: &str, list: &[String]) {
 /// Clients compare it to learn that the stored version changed.
 fn storage_version_hash(served: &Served) -> String {
     let (group, version) = match served.storage_version.split_once('/') {
+        // Upstream stores definitions in a version that it serves no more; what they say is the same.
+        Some((group @ "apiextensions.k8s.io", _)) => (group, "v1beta1"),
         Some((group, version)) => (group, version),
         None => ("", served.storage_version.as_str()),
     };

@@ -115,9 +115,17 @@ impl Registry {
                 _ => Reading::Paths(strategy.selectable_fields()),
             };
             let cache = stored.then(|| feed.cache(&prefix, reading));
-            // The first version listed for a group is its preferred one, which is also what is stored, even where it is turned off.
+            // The first version listed for a group is its preferred one, which is also what is stored, even where it is turned off. What is
+            // new in a release is stored so that the one before can read it, as upstream does.
             let storage_version = match (info.group.as_str(), info.plural.as_str()) {
                 ("events.k8s.io", "events") => "v1".to_owned(),
+                (
+                    group @ "admissionregistration.k8s.io",
+                    "mutatingadmissionpolicies" | "mutatingadmissionpolicybindings",
+                ) => {
+                    format!("{group}/v1beta1")
+                }
+                (group @ "resource.k8s.io", "devicetaintrules") => format!("{group}/v1alpha3"),
                 (group, plural) => {
                     let first = resources.iter().find(|r| r.group == group && r.plural == plural);
                     first.map(Resource::api_version).unwrap_or_default()
