@@ -5,12 +5,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 /// A program the tests call, and the package that has it.
-const NEEDED: [(&str, &str); 10] = [
+const NEEDED: [(&str, &str); 11] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("docker-registry", "docker-registry"),
     ("skopeo", "skopeo"),
     ("file", "file"),
+    ("mkfs.ext4", "e2fsprogs"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("etcd", "etcd-server"),

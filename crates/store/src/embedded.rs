@@ -7,6 +7,7 @@ mod commit;
 mod deadlines;
 pub mod disk;
 pub(crate) mod frame;
+mod full;
 mod keeper;
 pub(crate) mod lock;
 pub(crate) mod log;
@@ -34,6 +35,7 @@ use self::{
     deadlines::Deadlines,
     disk::{Disk, RealDisk},
     frame::FrameBuffer,
+    full::Reserve,
     keeper::{Keeper, Note},
     lock::DirLock,
 };
@@ -57,8 +59,8 @@ pub struct Options {
     pub request_bytes: usize,
     /// The most operations in one transaction; etcd's default.
     pub max_ops: usize,
-    /// Less free space than this on the disk and the store does not open.
-    pub min_free_bytes: u64,
+    /// How much of the disk is set aside, so that what fills it can still be deleted. A small disk spares less.
+    pub reserve_bytes: u64,
     pub disk: Arc<dyn Disk>,
 }
 
@@ -70,7 +72,7 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             request_bytes: 3 << 19,
             max_ops: 128,
-            min_free_bytes: 16 << 20,
+            reserve_bytes: 8 << 20,
             disk: Arc::new(RealDisk),
         }
     }
@@ -98,16 +100,16 @@ impl Embedded {
     ///
     /// # Errors
     /// If another process has it open, if it cannot be written, or if its files are damaged.
-    pub fn open(dir: &Path, options: Options) -> Result<Embedded, OpenError> {
+    pub fn open(dir: &Path, mut options: Options) -> Result<Embedded, OpenError> {
         let disk = options.disk.clone();
         disk.create_dir(dir).map_err(|source| recover::refusal("create", dir, source))?;
         let lock = DirLock::take(dir)?;
-        let free = disk.free(dir).map_err(|source| recover::refusal("measure", dir, source))?;
-        if free < options.min_free_bytes {
-            return Err(OpenError::Full { path: dir.to_owned(), free, needed: options.min_free_bytes });
-        }
+        let reserve = Reserve::fit(&mut options, dir).map_err(|source| recover::refusal("measure", dir, source))?;
+        let names = disk.list(dir).map_err(|source| recover::refusal("list", dir, source))?;
+        let is_new = !names.iter().any(|name| log::seq_of(name, "log").is_some());
+        let full = reserve.open(&options, dir, is_new)?;
         let now = Instant::now();
-        let recovered = recover::recover(disk.as_ref(), dir, now)?;
+        let recovered = recover::recover(disk.as_ref(), dir, &names, &reserve, now)?;
         let state = recovered.state;
         let deadlines = Arc::new(Deadlines::default());
         for (id, ttl_seconds) in &state.leases {
@@ -126,6 +128,7 @@ impl Embedded {
             options: options.clone(),
             dir: dir.to_owned(),
             sealed: recovered.sealed,
+            retry_at: None,
             base_bytes: recovered.base_bytes,
             stopping: stopping.clone(),
             writer: None,
@@ -143,6 +146,9 @@ impl Embedded {
             finishes: Vec::new(),
             notes: Vec::new(),
             poisoned: None,
+            reserve,
+            full,
+            leases: Vec::new(),
         };
         let failed = |source| recover::refusal("start the threads of", dir, source);
         let commit = || {

@@ -31,6 +31,9 @@ pub enum StoreError {
     /// A write or sync failed: the store refuses writes, and still answers reads, until it is opened again.
     #[error("the store is read-only after a failed write")]
     Poisoned(#[source] Arc<io::Error>),
+    /// Nothing of the request is on disk. The store writes again by itself once there is space.
+    #[error("the disk of the store is full: free some space on it; until then objects can be deleted, but not created")]
+    Full,
     #[error("the store is closed")]
     Closed,
     /// No etcd endpoint answered, or the one that was asked went away before it did.

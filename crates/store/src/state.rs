@@ -16,6 +16,8 @@ use crate::{Batch, Event, EventKind, KeyValue, Keys, Range, RangeResult, Revisio
 mod compare;
 mod txn;
 
+pub(crate) use self::txn::Need;
+
 /// What an event costs in memory besides its bytes: the event, two shared pointers, the key-value's header.
 const EVENT_OVERHEAD: usize = 200;
 

@@ -1,8 +1,9 @@
 //! The commit thread: the only one that changes the store.
 //!
 //! It takes all commands that wait, applies them to its own copy of the state, writes what changed as one frame, syncs
-//! once, publishes the copy, and only then answers. After a failed write or sync the copy is thrown away and every
-//! further change is refused: nobody can know what the disk holds until it is read again.
+//! once, publishes the copy, and only then answers. Where the disk is full the copy is thrown away and the changes are
+//! refused; see [`full`](super::full). After any other failed write or sync every further change is refused too: nobody can know
+//! what the disk holds until it is read again.
 
 use std::{
     io,
@@ -16,12 +17,18 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Options,
     deadlines::Deadlines,
+    disk::is_full,
     frame::FrameBuffer,
+    full::{Full, MAX_GROWTH, Reserve},
     keeper::Note,
-    log::{Log, Sealed},
+    log::{AppendError, Log, Sealed, log_path},
     record,
 };
-use crate::{Lease, Revision, StoreError, Txn, TxnResult, state::State, watch::Published};
+use crate::{
+    Lease, Revision, StoreError, Txn, TxnResult,
+    state::{Need, State},
+    watch::Published,
+};
 
 /// Commands taken at once. More only adds latency: the sync is amortized long before.
 const MAX_COMMANDS: usize = 1024;
@@ -60,6 +67,10 @@ pub(crate) struct Committer {
     /// Told to the keeper once published, so that the last reference is dropped there.
     pub(crate) notes: Vec<Note>,
     pub(crate) poisoned: Option<StoreError>,
+    pub(crate) reserve: Reserve,
+    pub(crate) full: Option<Full>,
+    /// The leases that this frame grants or revokes.
+    pub(crate) leases: Vec<i64>,
 }
 
 impl Committer {
@@ -97,7 +108,11 @@ impl Committer {
 
     fn take(&mut self, command: Command) {
         match command {
+            Command::Txn(txn, reply) if self.is_full() && !self.is_spared(&txn) => {
+                self.change(reply, |_, _| Err(StoreError::Full));
+            }
             Command::Txn(txn, reply) => self.change(reply, |this, now| this.working.apply(txn, now)),
+            Command::Grant(_, reply) if self.is_full() => self.change(reply, |_, _| Err(StoreError::Full)),
             Command::Grant(lease, reply) => self.change(reply, |this, now| this.grant(lease, now)),
             Command::Revoke(id, reply) => self.change(reply, |this, now| this.revoke(id, now)),
             Command::Expire(id, reply) => self.change(reply, |this, now| match this.deadlines.take_expired(id, now) {
@@ -140,6 +155,7 @@ impl Committer {
         }
         self.working.leases.insert(lease.id, lease.ttl_seconds);
         record::grant(self.frame.payload(), lease.id, lease.ttl_seconds);
+        self.leases.push(lease.id);
         self.deadlines.set(lease, now);
         self.notes.push(Note::Wake);
         Ok(())
@@ -147,6 +163,7 @@ impl Committer {
 
     fn revoke(&mut self, id: i64, now: Instant) -> Result<Revision, StoreError> {
         self.working.revoke(id, now)?;
+        self.leases.push(id);
         self.deadlines.remove(id);
         record::revoke(self.frame.payload(), id);
         Ok(self.working.revision)
@@ -173,12 +190,13 @@ impl Committer {
         let before = self.published.load().revision;
         let failed = match self.frame.payload_len() {
             0 => None,
-            _ => self.log.append(&mut self.frame).err().map(|error| self.poison(error)),
+            _ => self.write().err(),
         };
         if failed.is_none() && self.frame.payload_len() > 0 {
             self.publish();
         }
         self.frame.clear();
+        self.leases.clear();
         for finish in self.finishes.drain(..) {
             finish(failed.as_ref());
         }
@@ -188,8 +206,65 @@ impl Committer {
         for note in self.notes.drain(..) {
             let _ = self.keeper.send(note);
         }
-        if self.log.bytes >= self.options.segment_bytes && self.poisoned.is_none() {
+        if self.log.bytes >= self.options.segment_bytes && self.poisoned.is_none() && self.full.is_none() {
             self.roll();
+        }
+    }
+
+    /// Makes the frame durable; on a full disk with the space that is reserved for it.
+    fn write(&mut self) -> Result<(), StoreError> {
+        match self.log.append(&mut self.frame) {
+            Ok(()) => return Ok(()),
+            Err(AppendError::Full(error)) => self.use_reserve(&error)?,
+            Err(AppendError::Unknown(error)) => return Err(self.poison(error)),
+        }
+        match self.log.append(&mut self.frame) {
+            Ok(()) => Ok(()),
+            Err(AppendError::Full(_)) => Err(self.refuse()),
+            Err(AppendError::Unknown(error)) => Err(self.poison(error)),
+        }
+    }
+
+    /// Goes on in the reserve, if it is still there.
+    fn use_reserve(&mut self, cause: &io::Error) -> Result<(), StoreError> {
+        if self.full.is_none() {
+            tracing::warn!(error = %cause, dir = %self.dir.display(), "the disk of the store is full: only what takes no space is done");
+            let _ = self.keeper.send(Note::Tight);
+        }
+        let (disk, seq) = (self.options.disk.as_ref(), self.log.seq + 1);
+        match Log::adopt(disk, &self.dir, &self.reserve.path, seq, self.published.load().revision) {
+            Ok(next) => {
+                self.full = Some(Full::now(self.reserve.for_updates()));
+                self.seal(next);
+                Ok(())
+            }
+            Err(AppendError::Full(_)) => {
+                self.full.get_or_insert_with(|| Full::now(0));
+                Err(self.refuse())
+            }
+            Err(AppendError::Unknown(error)) => Err(self.poison(error)),
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        let Some(full) = &mut self.full else { return false };
+        if full.is_over(&self.reserve, &self.options, &self.dir) {
+            tracing::info!(dir = %self.dir.display(), "the disk of the store has space again");
+            self.full = None;
+            let _ = self.keeper.send(Note::Tight);
+        }
+        self.full.is_some()
+    }
+
+    /// Whether a full disk has room for this: it deletes, or makes what is stored a little longer.
+    fn is_spared(&self, txn: &Txn) -> bool {
+        let updates_until = self.full.as_ref().map_or(0, |full| full.updates_until);
+        match self.working.need(txn) {
+            Need::Nothing => true,
+            Need::Growth(bytes) => {
+                bytes <= MAX_GROWTH && self.log.bytes + (self.frame.payload_len() as u64) < updates_until
+            }
+            Need::Key => false,
         }
     }
 
@@ -203,21 +278,50 @@ impl Committer {
 
     /// Starts the next segment. Everything in the old one is published, so its end is the published state.
     fn roll(&mut self) {
-        match Log::create(self.options.disk.as_ref(), &self.dir, self.log.seq + 1, self.working.revision) {
-            Ok(next) => {
-                let old = std::mem::replace(&mut self.log, next);
-                let _ = self.keeper.send(Note::Sealed(Sealed::new(old.seq, old.bytes, &self.working)));
-            }
+        let (disk, seq) = (self.options.disk.clone(), self.log.seq + 1);
+        match Log::create(disk.as_ref(), &self.dir, seq, self.working.revision) {
+            Ok(next) => self.seal(next),
+            // The old segment goes on: it must be the last one, with nothing behind it.
+            Err(error) if is_full(&error) => match disk.remove(&log_path(&self.dir, seq)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => drop(self.poison(error)),
+                _ => {}
+            },
             Err(error) => drop(self.poison(error)),
         }
+    }
+
+    /// Goes on with `next`. Everything in the old segment is published.
+    fn seal(&mut self, next: Log) {
+        let old = std::mem::replace(&mut self.log, next);
+        let _ = self.keeper.send(Note::Sealed(Sealed::new(old.seq, old.bytes, &self.published.load())));
     }
 
     fn poison(&mut self, error: io::Error) -> StoreError {
         tracing::error!(%error, "a write failed: the store refuses changes until it is opened again");
         let error = StoreError::Poisoned(Arc::new(error));
-        self.working = State::clone(&self.published.load());
-        self.notes.clear();
+        self.discard();
         self.poisoned = Some(error.clone());
         error
+    }
+
+    /// Refuses what is in the frame, of which nothing is on disk.
+    fn refuse(&mut self) -> StoreError {
+        self.discard();
+        StoreError::Full
+    }
+
+    /// Takes the changes in the frame back.
+    fn discard(&mut self) {
+        let published = self.published.load();
+        let now = Instant::now();
+        for id in self.leases.drain(..) {
+            match published.leases.get(&id) {
+                // One that could not be ended lasts once more.
+                Some(ttl_seconds) => self.deadlines.set(Lease { id, ttl_seconds: *ttl_seconds }, now),
+                None => self.deadlines.remove(id),
+            }
+        }
+        self.working = State::clone(&published);
+        self.notes.clear();
     }
 }

@@ -34,12 +34,17 @@ pub(crate) enum Note {
     Wake,
     /// A segment is full.
     Sealed(Sealed),
+    /// The disk became full, or has a little space again.
+    Tight,
     /// A base was written in place of all segments before this one, or not: its length, or why.
     Based(u64, io::Result<u64>),
     /// History that compaction gave up, to be dropped here.
     Dropped(#[expect(dead_code, reason = "only dropped")] Vector<Past>),
     Stop,
 }
+
+/// How long a compaction waits that found the disk full.
+const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Keeper {
     pub(crate) notes: std_mpsc::Receiver<Note>,
@@ -51,6 +56,8 @@ pub(crate) struct Keeper {
     pub(crate) dir: PathBuf,
     /// Oldest first.
     pub(crate) sealed: Vec<Sealed>,
+    /// When history is compacted again, after a full disk kept it from that.
+    pub(crate) retry_at: Option<Instant>,
     pub(crate) base_bytes: u64,
     pub(crate) stopping: Arc<AtomicBool>,
     pub(crate) writer: Option<JoinHandle<()>>,
@@ -67,52 +74,70 @@ impl Keeper {
 
     fn keep(&mut self) {
         loop {
+            let mut tight = false;
             let note = match self.next_deadline() {
                 Some(at) => self.notes.recv_timeout(at.saturating_duration_since(Instant::now())),
                 None => self.notes.recv().map_err(|_| std_mpsc::RecvTimeoutError::Disconnected),
             };
             match note {
                 Ok(Note::Stop) | Err(std_mpsc::RecvTimeoutError::Disconnected) => return,
-                Ok(Note::Sealed(sealed)) => self.sealed.push(sealed),
+                Ok(Note::Sealed(sealed)) => {
+                    self.sealed.push(sealed);
+                    tight = self.is_tight();
+                }
+                Ok(Note::Tight) => tight = true,
                 Ok(Note::Based(seq, result)) => self.finish_base(seq, result),
                 Ok(Note::Wake | Note::Dropped(_)) | Err(std_mpsc::RecvTimeoutError::Timeout) => {}
             }
             // A store that refuses changes has nothing left to keep.
-            if self.end_leases().and_then(|()| self.compact_history()).is_err() {
+            if self.end_leases().and_then(|()| self.compact_history(tight)).is_err() {
                 return;
             }
-            self.replace_segments();
+            self.replace_segments(tight);
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let history = compaction_due(&self.published.load(), self.options.history);
+        let history = history.map(|due| self.retry_at.map_or(due, |retry| due.max(retry)));
         [history, self.deadlines.next()].into_iter().flatten().min()
+    }
+
+    /// Whether the next base might not fit on the disk. History is then given up early, so that old segments can go.
+    fn is_tight(&self) -> bool {
+        let logs: u64 = self.sealed.iter().map(|segment| segment.bytes).sum();
+        let needed = self.base_bytes + logs + 2 * self.options.segment_bytes;
+        self.options.disk.space(&self.dir).is_ok_and(|space| space.free < needed)
     }
 
     fn end_leases(&self) -> Result<(), StoreError> {
         for id in self.deadlines.expired(Instant::now()) {
             match self.ask(|reply| Command::Expire(id, reply)) {
-                Ok(_) | Err(StoreError::LeaseNotFound(_)) => {}
+                Ok(_) | Err(StoreError::LeaseNotFound(_) | StoreError::Full) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    fn compact_history(&self) -> Result<(), StoreError> {
+    /// Gives up history that is old enough, or all of it if the disk is `tight`.
+    fn compact_history(&mut self, tight: bool) -> Result<(), StoreError> {
         let now = Instant::now();
         let state = self.published.load();
-        if compaction_due(&state, self.options.history).is_none_or(|due| due > now) {
+        let is_due = |due: Instant| due <= now && self.retry_at.is_none_or(|retry| retry <= now);
+        if !tight && !compaction_due(&state, self.options.history).is_some_and(is_due) {
             return Ok(());
         }
-        let old = state.history.iter().take_while(|past| past.at + self.options.history <= now);
+        let old = state.history.iter().take_while(|past| tight || past.at + self.options.history <= now);
         let Some(revision) = old.last().map(|past| past.batch.revision) else { return Ok(()) };
         drop(state);
+        self.retry_at = None;
         match self.ask(|reply| Command::Compact(revision, reply)) {
-            Ok(()) | Err(StoreError::Compacted { .. }) => Ok(()),
-            Err(error) => Err(error),
+            Ok(()) | Err(StoreError::Compacted { .. }) => {}
+            Err(StoreError::Full) => self.retry_at = Some(now + RETRY),
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
@@ -123,7 +148,7 @@ impl Keeper {
 
     /// Has a base written of the newest segment whose history nobody can ask for; but only if what it replaces is at
     /// least as much, so that writing again costs no more than writing did.
-    fn replace_segments(&mut self) {
+    fn replace_segments(&mut self, tight: bool) {
         if self.writer.is_some() {
             return;
         }
@@ -131,7 +156,8 @@ impl Keeper {
         let given_up = self.sealed.partition_point(|segment| segment.end < compacted);
         let bytes: u64 = self.sealed.iter().take(given_up).map(|segment| segment.bytes).sum();
         let newest = given_up.checked_sub(1).and_then(|index| self.sealed.get_mut(index));
-        if bytes >= self.base_bytes.max(self.options.segment_bytes)
+        let worth = if tight { self.base_bytes / 2 } else { self.base_bytes };
+        if bytes >= worth.max(self.options.segment_bytes)
             && let Some((seq, state)) = newest.and_then(|newest| Some((newest.seq + 1, newest.state.take()?)))
         {
             self.write_base(seq, state);

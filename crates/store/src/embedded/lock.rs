@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use super::disk::is_full;
 use crate::OpenError;
 
 /// Holds the directory until dropped. The kernel frees it too when the process dies.
@@ -31,10 +32,13 @@ impl DirLock {
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock", source)),
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(|source| failed("write", source))?;
+        let named =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        match named {
+            // The lock is held all the same; a full disk only keeps its holder's name from others.
+            Err(error) if is_full(&error) => {}
+            named => named.map_err(|source| failed("write", source))?,
+        }
         Ok(DirLock(file))
     }
 }

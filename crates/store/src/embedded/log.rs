@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    disk::{Disk, DiskFile},
+    disk::{Disk, DiskFile, is_full},
     frame::FrameBuffer,
     record,
 };
@@ -22,14 +22,12 @@ use crate::{Revision, state::State};
 const BASE_CHUNK: usize = 1 << 20;
 
 /// How much of a log is made ready at once: enough for some hundred usual writes, not so much that one of them waits for it.
-const AHEAD: usize = 256 << 10;
+const AHEAD: u64 = 256 << 10;
 
 /// The segment that is being written.
 pub(crate) struct Log {
     pub(crate) seq: u64,
     pub(crate) bytes: u64,
-    /// Where the zeros end that are ready to be overwritten.
-    prepared: u64,
     file: Box<dyn DiskFile>,
     salt: u32,
 }
@@ -49,6 +47,14 @@ impl Sealed {
     }
 }
 
+/// Why a frame was not made durable.
+pub(crate) enum AppendError {
+    /// The disk is full. The log is as it was before.
+    Full(io::Error),
+    /// Nobody knows how much of the frame the disk holds.
+    Unknown(io::Error),
+}
+
 impl Log {
     /// Starts segment `seq`, durable in its directory before anything is written to it.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, seq: u64, revision: Revision) -> io::Result<Log> {
@@ -56,26 +62,64 @@ impl Log {
         let (salt, bytes) = begin(file.as_mut(), revision)?;
         file.sync()?;
         disk.sync_dir(dir)?;
-        Ok(Log { seq, bytes, prepared: bytes, file, salt })
+        Ok(Log { seq, bytes, file, salt })
+    }
+
+    /// Makes segment `seq` of the `reserve`, a file of allocated zeros. It appears under its name when its first frame is durable.
+    ///
+    /// # Errors
+    /// [`AppendError::Full`] means that there is no such segment, whatever the cause.
+    pub(crate) fn adopt(
+        disk: &dyn Disk,
+        dir: &Path,
+        reserve: &Path,
+        seq: u64,
+        revision: Revision,
+    ) -> Result<Log, AppendError> {
+        let begun = disk.overwrite(reserve).and_then(|mut file| {
+            let (salt, bytes) = begin(file.as_mut(), revision)?;
+            file.sync()?;
+            Ok(Log { seq, bytes, file, salt })
+        });
+        let log = begun.map_err(AppendError::Full)?;
+        disk.rename(reserve, &log_path(dir, seq)).map_err(|error| match is_full(&error) {
+            true => AppendError::Full(error),
+            false => AppendError::Unknown(error),
+        })?;
+        disk.sync_dir(dir).map_err(AppendError::Unknown)?;
+        Ok(log)
     }
 
     /// Goes on with an existing segment. What it holds is made durable first: it may have been read from memory only.
     pub(crate) fn reopen(disk: &dyn Disk, dir: &Path, seq: u64, bytes: u64, salt: u32) -> io::Result<Log> {
         let mut file = disk.reopen(&log_path(dir, seq), bytes)?;
         file.sync()?;
-        Ok(Log { seq, bytes, prepared: bytes, file, salt })
+        Ok(Log { seq, bytes, file, salt })
     }
 
     /// Writes a frame and returns when it is durable.
-    pub(crate) fn append(&mut self, frame: &mut FrameBuffer) -> io::Result<()> {
-        let frame = frame.seal(self.salt)?;
-        self.file.append(frame)?;
-        self.bytes += frame.len() as u64;
-        if self.bytes > self.prepared {
-            self.file.prepare(AHEAD)?;
-            self.prepared = self.bytes + AHEAD as u64;
+    pub(crate) fn append(&mut self, frame: &mut FrameBuffer) -> Result<(), AppendError> {
+        let frame = frame.seal(self.salt).map_err(AppendError::Unknown)?;
+        let end = self.bytes + frame.len() as u64;
+        // Space is taken before anything is written: a full disk then leaves the log as it is.
+        if end > self.file.prepared()
+            && self.file.prepare(end + AHEAD).is_err()
+            && let Err(error) = self.file.prepare(end)
+        {
+            return Err(if is_full(&error) { AppendError::Full(error) } else { AppendError::Unknown(error) });
         }
-        self.file.sync()
+        match self.file.append(frame).and_then(|()| self.file.sync()) {
+            Ok(()) => {
+                self.bytes = end;
+                Ok(())
+            }
+            // File systems that copy on write, or allocate late, notice only now. What is cut off is gone.
+            Err(error) if is_full(&error) => match self.file.rewind(self.bytes) {
+                Ok(()) => Err(AppendError::Full(error)),
+                Err(error) => Err(AppendError::Unknown(error)),
+            },
+            Err(error) => Err(AppendError::Unknown(error)),
+        }
     }
 }
 

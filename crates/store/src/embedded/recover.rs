@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::{
-    disk::Disk,
+    disk::{Disk, is_full},
     frame::{FrameReader, Read1, holds_frame},
-    log::{Log, Sealed, base_path, log_path, seq_of},
+    full::Reserve,
+    log::{AppendError, Log, Sealed, base_path, log_path, seq_of},
     record::{self, Change, FORMAT, Record},
 };
 use crate::{OpenError, state::State};
@@ -24,15 +25,21 @@ pub(crate) struct Recovered {
     pub(crate) base_bytes: u64,
 }
 
-pub(crate) fn recover(disk: &dyn Disk, dir: &Path, now: Instant) -> Result<Recovered, OpenError> {
-    let names = disk.list(dir).map_err(|source| refusal("list", dir, source))?;
+/// Loads what the files called `names` hold.
+pub(crate) fn recover(
+    disk: &dyn Disk,
+    dir: &Path,
+    names: &[String],
+    reserve: &Reserve,
+    now: Instant,
+) -> Result<Recovered, OpenError> {
     let seqs = |kind| {
         let mut seqs: Vec<u64> = names.iter().filter_map(|name| seq_of(name, kind)).collect();
         seqs.sort_unstable();
         seqs
     };
     let base = seqs("base").last().copied();
-    remove_leftovers(disk, dir, &names, base)?;
+    remove_leftovers(disk, dir, names, base)?;
 
     let mut loader = Loader { disk, now, state: State::empty() };
     let mut base_bytes = 0;
@@ -58,12 +65,25 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, now: Instant) -> Result<Recov
     let state = loader.state;
     let log = match active {
         Some((seq, Tail { offset, salt })) if offset > 0 => Log::reopen(disk, dir, seq, offset, salt),
-        Some((seq, _)) => Log::create(disk, dir, seq, state.revision),
+        Some((seq, _)) => create(disk, dir, reserve, seq, &state),
         None if base.is_some() => return Err(corrupt(log_path(dir, first), 0, "the file is missing")),
-        None => Log::create(disk, dir, first, state.revision),
+        None => create(disk, dir, reserve, first, &state),
     };
     let log = log.map_err(|source| refusal("write the log in", dir, source))?;
     Ok(Recovered { state, log, sealed, base_bytes })
+}
+
+/// Starts the segment whose creation a crash interrupted, of the reserve if there is no other space.
+fn create(disk: &dyn Disk, dir: &Path, reserve: &Reserve, seq: u64, state: &State) -> io::Result<Log> {
+    match Log::create(disk, dir, seq, state.revision) {
+        Err(error) if is_full(&error) => {
+            Log::adopt(disk, dir, &reserve.path, seq, state.revision).map_err(|failed| match failed {
+                AppendError::Full(_) => error,
+                AppendError::Unknown(error) => error,
+            })
+        }
+        created => created,
+    }
 }
 
 /// Files that a crash kept from being removed: drafts, and what the newest base replaces.

@@ -14,6 +14,7 @@ const TOO_MANY_OPS: &str = "etcdserver: too many operations in txn request";
 const EMPTY_KEY: &str = "etcdserver: key is not provided";
 const DUPLICATE_KEY: &str = "etcdserver: duplicate key given in txn request";
 const KEY_NOT_FOUND: &str = "etcdserver: key not found";
+const FULL: &str = "etcdserver: mvcc: database space exceeded";
 const STOPPED: &str = "etcdserver: server stopped";
 
 impl From<StoreError> for Status {
@@ -29,6 +30,7 @@ impl From<StoreError> for Status {
             StoreError::EmptyKey => (Code::InvalidArgument, EMPTY_KEY),
             StoreError::DuplicateKey => (Code::InvalidArgument, DUPLICATE_KEY),
             StoreError::KeyNotFound => (Code::InvalidArgument, KEY_NOT_FOUND),
+            StoreError::Full => (Code::ResourceExhausted, FULL),
             StoreError::Closed => (Code::Unavailable, STOPPED),
             StoreError::Poisoned(cause) => return Status::unavailable(format!("{error}: {cause}")),
             StoreError::Unavailable(_) | StoreError::Sealed(_) => return Status::unavailable(error.to_string()),
@@ -52,6 +54,7 @@ pub(super) fn meaning(status: &Status) -> StoreError {
         EMPTY_KEY => StoreError::EmptyKey,
         DUPLICATE_KEY => StoreError::DuplicateKey,
         KEY_NOT_FOUND => StoreError::KeyNotFound,
+        FULL => StoreError::Full,
         text if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) => {
             StoreError::Unavailable(text.to_owned())
         }
@@ -79,6 +82,7 @@ mod tests {
         check(StoreError::EmptyKey, Code::InvalidArgument);
         check(StoreError::DuplicateKey, Code::InvalidArgument);
         check(StoreError::KeyNotFound, Code::InvalidArgument);
+        check(StoreError::Full, Code::ResourceExhausted);
     }
 
     #[track_caller]

@@ -15,6 +15,17 @@ struct Run {
     events: Vec<Event>,
 }
 
+/// How much more the store has to hold after a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// It deletes, or only reads.
+    Nothing,
+    /// The values of existing keys become longer by so many bytes.
+    Growth(usize),
+    /// There is a new key.
+    Key,
+}
+
 impl State {
     /// Performs a transaction, or refuses it and changes nothing.
     pub(crate) fn apply(&mut self, txn: Txn, now: Instant) -> Result<TxnResult, StoreError> {
@@ -40,6 +51,26 @@ impl State {
                 self.leases.get(lease).map(|_| ()).ok_or(StoreError::LeaseNotFound(*lease))
             }
             Op::Put { .. } | Op::Update { .. } | Op::Delete { .. } => Ok(()),
+        })
+    }
+
+    /// What the transaction would need if it were performed now.
+    pub(crate) fn need(&self, txn: &Txn) -> Need {
+        let succeeds = txn.compares.iter().all(|compare| self.holds(compare));
+        let ops = if succeeds { &txn.success } else { &txn.failure };
+        let longer = |key: &Bytes, value: &Bytes| match self.keys.get(key.as_ref()) {
+            Some(old) => Need::Growth(value.len().saturating_sub(old.value.len())),
+            None => Need::Key,
+        };
+        let needs = ops.iter().map(|op| match op {
+            Op::Put { key, value, .. } | Op::Update { key, value: Some(value), .. } => longer(key, value),
+            Op::Update { value: None, .. } => Need::Growth(0),
+            Op::Delete { .. } | Op::Range(_) => Need::Nothing,
+            Op::Txn(nested) => self.need(nested),
+        });
+        needs.fold(Need::Nothing, |sum, need| match (sum, need) {
+            (Need::Growth(a), Need::Growth(b)) => Need::Growth(a.saturating_add(b)),
+            (a, b) => a.max(b),
         })
     }
 

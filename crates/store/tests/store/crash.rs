@@ -19,15 +19,33 @@ use store::*;
 use testkit::{Random, long};
 
 const DIR: &str = "FERRY_STORE_CRASH_DIR";
-const FORGETFUL: &str = "FERRY_STORE_CRASH_FORGETFUL";
-const WRITERS: usize = 8;
+const KIND: &str = "FERRY_STORE_CRASH_KIND";
 
-/// Small segments, so that a kill also hits rolling; where history is given up at once, compaction and bases too.
-fn options(forgetful: bool) -> Options {
-    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
-    match forgetful {
-        true => Options { history_bytes: 128 << 10, history: Duration::from_millis(20), ..options },
-        false => options,
+/// How the store is opened, and by how many it is written to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// Small segments, so that a kill also hits rolling.
+    Usual,
+    /// History is given up at once, so that a kill also hits compaction and bases.
+    Forgetful,
+    /// As a cluster opens it, with many writers.
+    Crowded,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Usual, Kind::Forgetful, Kind::Crowded];
+
+    pub(crate) fn options(self) -> Options {
+        let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+        match self {
+            Kind::Usual => options,
+            Kind::Forgetful => Options { history_bytes: 128 << 10, history: Duration::from_millis(20), ..options },
+            Kind::Crowded => Options::default(),
+        }
+    }
+
+    pub(crate) fn writers(self) -> usize {
+        if self == Kind::Crowded { 32 } else { 8 }
     }
 }
 
@@ -41,10 +59,11 @@ fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let forgetful = std::env::var_os(FORGETFUL).is_some();
-        let store = Arc::new(Embedded::open(Path::new(&dir), options(forgetful)).unwrap());
+        let named = std::env::var(KIND).unwrap();
+        let kind = *Kind::ALL.iter().find(|kind| format!("{kind:?}") == named).unwrap();
+        let store = Arc::new(Embedded::open(Path::new(&dir), kind.options()).unwrap());
         let mut tasks: Vec<_> =
-            (0..WRITERS).map(|writer| tokio::spawn(count(store.clone(), writer, forgetful))).collect();
+            (0..kind.writers()).map(|writer| tokio::spawn(count(store.clone(), writer, kind))).collect();
         tasks.push(tokio::spawn(follow(store.clone())));
         for task in tasks {
             task.await.unwrap();
@@ -52,7 +71,7 @@ fn child() {
     });
 }
 
-async fn count(store: Arc<Embedded>, writer: usize, forgetful: bool) {
+async fn count(store: Arc<Embedded>, writer: usize, kind: Kind) {
     let mut next = found(&store, writer).await.map_or(0, |found| found.count) + 1;
     loop {
         let value = |extra: usize| format!("{next} {}", "x".repeat(next * 31 % extra));
@@ -62,9 +81,17 @@ async fn count(store: Arc<Embedded>, writer: usize, forgetful: bool) {
             0 => Op::delete(key(writer, "c")),
             _ => Op::put(key(writer, "c"), "here"),
         });
-        let revision = store.txn(Txn { success, ..Txn::default() }).await.unwrap().revision;
+        let revision = match store.txn(Txn { success, ..Txn::default() }).await {
+            Ok(result) => result.revision,
+            Err(StoreError::Full) => {
+                writeln!(std::io::stdout(), "full").unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
         writeln!(std::io::stdout(), "acked {writer} {next} {revision}").unwrap();
-        if forgetful && next % 97 == 0 {
+        if kind == Kind::Forgetful && next % 97 == 0 {
             let _ = store.compact(revision - 40).await;
         }
         next += 1;
@@ -112,10 +139,10 @@ async fn found(store: &Embedded, writer: usize) -> Option<Found> {
 
 /// What the parent knows from what it was told.
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     /// By revision: which writer reached which count.
     acked: BTreeMap<Revision, (usize, usize)>,
-    counts: [usize; WRITERS],
+    counts: Vec<usize>,
     revision: Revision,
     /// A watcher that outlives the crashes has seen everything up to here.
     watched: Revision,
@@ -123,34 +150,62 @@ struct Known {
     compacted: usize,
 }
 
+/// A line of the child's.
+#[derive(PartialEq)]
+pub(crate) enum Said {
+    Acked,
+    Full,
+}
+
 impl Known {
+    pub(crate) fn new(kind: Kind) -> Known {
+        Known { revision: 1, counts: vec![0; kind.writers()], ..Known::default() }
+    }
+
     /// Runs a child until it has acknowledged `acks` changes, then `-9`; reads all it said.
-    fn run_and_kill(&mut self, dir: &Path, acks: u64, delay: Duration, forgetful: bool) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "crash::child", "--nocapture"]).env(DIR, dir).stdout(Stdio::piped());
-        if forgetful {
-            command.env(FORGETFUL, "1");
-        }
-        let mut child = command.spawn().unwrap();
+    fn run_and_kill(&mut self, dir: &Path, acks: u64, delay: Duration, kind: Kind) {
         let mut seen = 0;
-        for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
-            let words: Vec<&str> = line.rsplit("acked ").next().unwrap().split(' ').collect();
-            let [writer, count, revision] = words[..] else { continue };
-            let (Ok(writer), Ok(count)) = (writer.parse::<usize>(), count.parse()) else { continue };
-            let before = self.acked.insert(revision.parse().unwrap(), (writer, count));
-            assert_eq!(before, None, "revision {revision} was given twice");
-            self.counts[writer] = self.counts[writer].max(count);
-            seen += 1;
-            if seen == acks {
+        self.run(dir, kind, |said| {
+            seen += u64::from(said == Said::Acked);
+            let is_due = said == Said::Acked && seen == acks;
+            if is_due {
                 // Somewhere inside what it does next.
                 std::thread::sleep(delay);
+            }
+            is_due
+        });
+    }
+
+    /// Runs a child, and kills it with `-9` once `is_over` says so of a line; reads all it said.
+    pub(crate) fn run(&mut self, dir: &Path, kind: Kind, mut is_over: impl FnMut(Said) -> bool) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "crash::child", "--nocapture"]).stdout(Stdio::piped());
+        let mut child = command.env(DIR, dir).env(KIND, format!("{kind:?}")).spawn().unwrap();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+            let words: Vec<&str> = line.rsplit("acked ").next().unwrap().split(' ').collect();
+            let said = match words[..] {
+                [writer, count, revision] => {
+                    let (Ok(writer), Ok(count)) = (writer.parse::<usize>(), count.parse()) else { continue };
+                    let before = self.acked.insert(revision.parse().unwrap(), (writer, count));
+                    assert_eq!(before, None, "revision {revision} was given twice");
+                    self.counts[writer] = self.counts[writer].max(count);
+                    Said::Acked
+                }
+                ["full"] => Said::Full,
+                _ => continue,
+            };
+            if is_over(said) {
                 child.kill().unwrap();
             }
         }
         assert_eq!(child.wait().unwrap().signal(), Some(9), "the child ended by itself");
     }
 
-    async fn check(&mut self, store: &Embedded) {
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(crate) async fn check(&mut self, store: &Embedded) {
         let revision = store.revision().await.unwrap();
         assert!(revision >= self.revision, "revisions went back from {} to {revision}", self.revision);
         assert!(self.acked.last_key_value().is_none_or(|(last, _)| *last <= revision));
@@ -211,12 +266,12 @@ fn an_acknowledged_write_survives_kill_9() {
     eprintln!("FERRY_SEED={} {rounds} rounds", random.seed());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut known = Known { revision: 1, ..Known::default() };
+    let mut known = Known::new(Kind::Usual);
     for round in 0..rounds {
-        let forgetful = round % 4 == 3;
+        let kind = if round % 4 == 3 { Kind::Forgetful } else { Kind::Usual };
         let delay = Duration::from_micros(random.below(5000));
-        known.run_and_kill(dir.path(), 1 + random.below(600), delay, forgetful);
-        let store = Embedded::open(dir.path(), options(forgetful)).unwrap();
+        known.run_and_kill(dir.path(), 1 + random.below(600), delay, kind);
+        let store = Embedded::open(dir.path(), kind.options()).unwrap();
         runtime.block_on(known.check(&store));
     }
     eprintln!(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use store::{
-    disk::{Disk, DiskFile, RealDisk},
+    disk::{Disk, DiskFile, RealDisk, Space},
     *,
 };
 
@@ -24,7 +24,7 @@ struct Faults {
     plan: Plan,
     /// Once struck every further write fails, as on a dying disk.
     struck: bool,
-    lengths: HashMap<PathBuf, Lengths>,
+    lengths: HashMap<PathBuf, Arc<Mutex<Lengths>>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -42,8 +42,10 @@ pub(crate) enum Plan {
     ShortWrite,
     /// The data is written, and the sync fails.
     FailedSync,
-    /// Nothing is written: no space left.
+    /// Nothing more can be allocated: no space left.
     NoSpace,
+    /// The same, noticed only in the middle of a write, as where a file system copies on write.
+    LateNoSpace,
 }
 
 impl FaultyDisk {
@@ -56,6 +58,7 @@ impl FaultyDisk {
     /// Cuts each file somewhere between what was synced and what was written: `share` of 256 of the difference stays.
     pub(crate) fn cut_power(&self, share: u8) {
         for (path, lengths) in &self.0.lock().unwrap().lengths {
+            let lengths = *lengths.lock().unwrap();
             if let Ok(file) = fs::OpenOptions::new().write(true).open(path) {
                 let kept = (lengths.written - lengths.synced) * u64::from(share) / 256;
                 file.set_len(lengths.synced + kept).unwrap();
@@ -63,6 +66,19 @@ impl FaultyDisk {
                 file.set_len(lengths.prepared.max(lengths.synced + kept)).unwrap();
             }
         }
+    }
+
+    /// Frees the disk that was full.
+    pub(crate) fn free_space(&self) {
+        let mut faults = self.0.lock().unwrap();
+        if matches!(faults.plan, Plan::NoSpace | Plan::LateNoSpace) {
+            (faults.struck, faults.countdown) = (false, None);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let faults = self.0.lock().unwrap();
+        faults.struck && matches!(faults.plan, Plan::NoSpace | Plan::LateNoSpace)
     }
 
     /// Whether this operation is to fail.
@@ -79,49 +95,63 @@ impl FaultyDisk {
         faults.struck.then_some(faults.plan)
     }
 
-    fn lengths(&self, path: &Path, change: impl FnOnce(&mut Lengths)) {
-        change(self.0.lock().unwrap().lengths.entry(path.to_owned()).or_default());
-    }
-
     fn wrap(&self, path: &Path, file: io::Result<Box<dyn DiskFile>>, len: u64) -> io::Result<Box<dyn DiskFile>> {
-        self.lengths(path, |lengths| *lengths = Lengths { written: len, synced: len, prepared: len });
-        Ok(Box::new(FaultyFile { disk: self.clone(), path: path.to_owned(), file: file? }))
+        let file = file?;
+        let lengths = Lengths { written: len, synced: len, prepared: file.prepared() };
+        let lengths = Arc::new(Mutex::new(lengths));
+        self.0.lock().unwrap().lengths.insert(path.to_owned(), lengths.clone());
+        Ok(Box::new(FaultyFile { disk: self.clone(), lengths, file }))
     }
 }
 
 struct FaultyFile {
     disk: FaultyDisk,
-    path: PathBuf,
+    /// What the disk knows of this file, whatever its name is by now.
+    lengths: Arc<Mutex<Lengths>>,
     file: Box<dyn DiskFile>,
 }
 
 impl DiskFile for FaultyFile {
     fn append(&mut self, data: &[u8]) -> io::Result<()> {
-        let (len, result) = match self.disk.fails(&[Plan::ShortWrite, Plan::NoSpace]) {
+        let lengths = *self.lengths.lock().unwrap();
+        let fits = lengths.written + data.len() as u64 <= lengths.prepared;
+        let (len, result) = match self.disk.fails(&[Plan::ShortWrite, Plan::NoSpace, Plan::LateNoSpace]) {
             None => (data.len(), Ok(())),
+            Some(Plan::NoSpace) if fits => (data.len(), Ok(())),
             Some(Plan::NoSpace) => (0, Err(io::ErrorKind::StorageFull.into())),
+            Some(Plan::LateNoSpace) => (data.len() / 2, Err(io::ErrorKind::StorageFull.into())),
             Some(_) => (data.len() / 2, Err(io::Error::other("short write"))),
         };
         self.file.append(&data[..len])?;
-        self.disk.lengths(&self.path, |lengths| lengths.written += len as u64);
+        self.lengths.lock().unwrap().written += len as u64;
         result
     }
 
-    fn prepare(&mut self, bytes: usize) -> io::Result<()> {
-        match self.disk.fails(&[Plan::NoSpace]) {
+    fn prepare(&mut self, len: u64) -> io::Result<()> {
+        match self.disk.fails(&[Plan::NoSpace, Plan::LateNoSpace]) {
             None => {
-                self.disk.lengths(&self.path, |lengths| lengths.prepared = lengths.written + bytes as u64);
-                self.file.prepare(bytes)
+                self.lengths.lock().unwrap().prepared = len;
+                self.file.prepare(len)
             }
             Some(_) => Err(io::ErrorKind::StorageFull.into()),
         }
     }
 
+    fn prepared(&self) -> u64 {
+        self.file.prepared()
+    }
+
+    fn rewind(&mut self, len: u64) -> io::Result<()> {
+        *self.lengths.lock().unwrap() = Lengths { written: len, synced: len, prepared: len };
+        self.file.rewind(len)
+    }
+
     fn sync(&mut self) -> io::Result<()> {
-        if self.disk.fails(&[Plan::FailedSync]).is_some() {
+        if matches!(self.disk.fails(&[Plan::FailedSync]), Some(Plan::FailedSync | Plan::ShortWrite)) {
             return Err(io::Error::other("failed sync"));
         }
-        self.disk.lengths(&self.path, |lengths| lengths.synced = lengths.written);
+        let mut lengths = self.lengths.lock().unwrap();
+        lengths.synced = lengths.written;
         self.file.sync()
     }
 }
@@ -156,8 +186,15 @@ impl Disk for FaultyDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.sync_dir(dir)
     }
-    fn free(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free(dir)
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        let space = RealDisk.space(dir)?;
+        Ok(if self.is_full() { Space { free: 0, ..space } } else { space })
+    }
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        if self.is_full() { Err(io::ErrorKind::StorageFull.into()) } else { RealDisk.reserve(path, bytes) }
+    }
+    fn overwrite(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.wrap(path, RealDisk.overwrite(path), 0)
     }
 }
 
@@ -177,7 +214,7 @@ async fn get(store: &Embedded, key: &str) -> Option<String> {
 
 #[tokio::test]
 async fn a_failed_write_poisons_the_store_but_not_its_reads() {
-    for plan in [Plan::ShortWrite, Plan::FailedSync, Plan::NoSpace] {
+    for plan in [Plan::ShortWrite, Plan::FailedSync] {
         let dir = tempfile::tempdir().unwrap();
         let disk = FaultyDisk::default();
         let store = Embedded::open(dir.path(), Options { disk: Arc::new(disk.clone()), ..Options::default() }).unwrap();
@@ -289,4 +326,93 @@ async fn a_missing_segment_is_refused() {
     drop(store);
     fs::remove_file(dir.path().join("log-0000000000000002")).unwrap();
     assert!(matches!(open(dir.path()), Err(OpenError::Corrupt { file, .. }) if file.ends_with("log-0000000000000002")));
+}
+
+/// A store on a disk that can be filled, with one key in it.
+async fn on_faulty_disk() -> (tempfile::TempDir, FaultyDisk, Embedded) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = FaultyDisk::default();
+    let store = Embedded::open(dir.path(), Options { disk: Arc::new(disk.clone()), ..Options::default() }).unwrap();
+    put(&store, "a", &"x".repeat(1000)).await.unwrap();
+    (dir, disk, store)
+}
+
+/// Fills the disk, and creates keys until one is refused.
+async fn fill(disk: &FaultyDisk, store: &Embedded, plan: Plan) -> Revision {
+    disk.strike(0, plan);
+    for index in 0.. {
+        match put(store, &format!("filler-{index}"), &"x".repeat(100 << 10)).await {
+            Ok(_) => assert!(index < 100, "a full disk takes no keys without end"),
+            Err(StoreError::Full) => break,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    store.revision().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_keys_and_lets_old_ones_change_and_go() {
+    let (dir, disk, store) = on_faulty_disk().await;
+    let revision = fill(&disk, &store, Plan::NoSpace).await;
+    assert!(matches!(put(&store, "b", "1").await, Err(StoreError::Full)));
+    assert!(matches!(store.lease_grant(5, 0).await, Err(StoreError::Full)));
+    assert!(matches!(put(&store, "a", &"x".repeat(9000)).await, Err(StoreError::Full)), "it grows too much");
+    put(&store, "a", &"x".repeat(1200)).await.unwrap();
+    let delete = Txn { success: vec![Op::delete("filler-0")], ..Txn::default() };
+    assert_eq!(store.txn(delete.clone()).await.unwrap().revision, revision + 2);
+    drop(store);
+
+    // A restart on a disk that is still full finds all of that, and deletes on.
+    disk.cut_power(0);
+    let store = Embedded::open(dir.path(), Options { disk: Arc::new(disk.clone()), ..Options::default() }).unwrap();
+    assert_eq!(store.revision().await.unwrap(), revision + 2);
+    assert_eq!(get(&store, "a").await.map(|value| value.len()), Some(1200));
+    assert!(get(&store, "filler-0").await.is_none());
+    assert!(matches!(put(&store, "b", "1").await, Err(StoreError::Full)));
+}
+
+#[tokio::test]
+async fn updates_leave_half_of_the_reserve_to_deletions() {
+    let (_dir, disk, store) = on_faulty_disk().await;
+    fill(&disk, &store, Plan::NoSpace).await;
+    let mut updates = 0;
+    while put(&store, "filler-0", &format!("{updates}{}", "x".repeat(100 << 10))).await.is_ok() {
+        updates += 1;
+        assert!(updates < 100);
+    }
+    assert!(updates > 20, "{updates}");
+    for index in 0..2 {
+        store.txn(Txn { success: vec![Op::delete(format!("filler-{index}"))], ..Txn::default() }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_store_writes_again_once_its_disk_has_space() {
+    for plan in [Plan::NoSpace, Plan::LateNoSpace] {
+        let (dir, disk, store) = on_faulty_disk().await;
+        let revision = fill(&disk, &store, plan).await;
+        disk.free_space();
+        let begun = std::time::Instant::now();
+        while let Err(error) = put(&store, "b", "1").await {
+            assert!(matches!(error, StoreError::Full), "{plan:?}: {error}");
+            assert!(begun.elapsed().as_secs() < 5, "{plan:?}");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(store.revision().await.unwrap(), revision + 1, "{plan:?}: nothing that was refused is there");
+        drop(store);
+        let store = open(dir.path()).unwrap();
+        assert_eq!(store.revision().await.unwrap(), revision + 1, "{plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_a_full_disk_did_not_end_lasts_once_more() {
+    let (_dir, disk, store) = on_faulty_disk().await;
+    let lease = store.lease_grant(3600, 7).await.unwrap();
+    disk.strike(0, Plan::LateNoSpace);
+    assert!(matches!(store.lease_revoke(lease.id).await, Err(StoreError::Full)));
+    assert!(store.lease_time_to_live(lease.id).await.unwrap().remaining_seconds > 3000);
+    disk.free_space();
+    store.lease_revoke(lease.id).await.unwrap();
+    assert!(store.leases().await.unwrap().is_empty());
 }

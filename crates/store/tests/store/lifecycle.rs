@@ -10,7 +10,7 @@ use std::{
 
 use futures::StreamExt;
 use store::{
-    disk::{Disk, DiskFile, RealDisk},
+    disk::{Disk, DiskFile, RealDisk, Space},
     *,
 };
 
@@ -53,7 +53,8 @@ impl Drop for Mount {
 
 #[test]
 fn a_full_disk_is_refused_with_what_is_missing() {
-    let mount = Mount::new("size=1m");
+    let mount = Mount::new("size=64k");
+    std::fs::write(mount.0.path().join("ballast"), [1; 62 << 10]).unwrap();
     match open(mount.0.path()) {
         Err(OpenError::Full { free, needed, .. }) => assert!(free < needed),
         other => panic!("{:?}", other.map(|_| "opened")),
@@ -125,7 +126,8 @@ async fn history_older_than_asked_for_is_given_up() {
 #[tokio::test]
 async fn overwritten_data_gives_its_disk_space_back() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { segment_bytes: 64 << 10, history_bytes: 64 << 10, ..Options::default() };
+    let options =
+        Options { segment_bytes: 64 << 10, history_bytes: 64 << 10, reserve_bytes: 4096, ..Options::default() };
     let store = Embedded::open(dir.path(), options.clone()).unwrap();
     let mut largest = 0;
     for round in 0..40u8 {
@@ -188,8 +190,16 @@ impl DiskFile for SlowFile {
         self.file.append(data)
     }
 
-    fn prepare(&mut self, bytes: usize) -> io::Result<()> {
-        self.file.prepare(bytes)
+    fn prepare(&mut self, len: u64) -> io::Result<()> {
+        self.file.prepare(len)
+    }
+
+    fn prepared(&self) -> u64 {
+        self.file.prepared()
+    }
+
+    fn rewind(&mut self, len: u64) -> io::Result<()> {
+        self.file.rewind(len)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -226,8 +236,14 @@ impl Disk for SlowBase {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.sync_dir(dir)
     }
-    fn free(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free(dir)
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        RealDisk.space(dir)
+    }
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        RealDisk.reserve(path, bytes)
+    }
+    fn overwrite(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.overwrite(path)
     }
 }
 

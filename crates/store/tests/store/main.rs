@@ -31,6 +31,8 @@ mod scenario;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod small_disk;
+#[cfg(test)]
 mod snapshot;
 #[cfg(test)]
 mod watch_service;

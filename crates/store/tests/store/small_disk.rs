@@ -1,0 +1,149 @@
+//! A file system of 64 MB that is filled, freed, and whose store is killed, again and again.
+//!
+//! The child of [`crash`](crate::crash) writes with 32 writers and the options of a cluster, so its own log and history are part of
+//! what fills the disk; a file beside the store takes the rest. Needs root: it mounts.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use store::*;
+use testkit::{Random, long};
+
+use crate::crash::{Kind, Known, Said};
+
+const BYTES: u64 = 64 << 20;
+
+/// A small ext4 in a file, until dropped.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new() -> SmallDisk {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, mounted) = (dir.path().join("image"), dir.path().join("mounted"));
+        File::create(&image).unwrap().set_len(BYTES).unwrap();
+        std::fs::create_dir(&mounted).unwrap();
+        run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mounted]));
+        SmallDisk { dir }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+
+    fn store(&self) -> PathBuf {
+        self.path().join("store")
+    }
+
+    /// Writes until nothing more fits.
+    fn fill(&self) {
+        let mut ballast = File::create(self.path().join("ballast")).unwrap();
+        for size in [1 << 20, 4096, 1] {
+            while ballast.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        let _ = std::fs::remove_file(self.path().join("ballast"));
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg(self.path()));
+    }
+}
+
+fn run(command: &mut Command) {
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
+/// One life of the child, which begins on a full disk or not: the disk is filled, freed in most rounds, and the child is killed.
+struct Round {
+    fill_after: u64,
+    is_freed: bool,
+    kill_after: u64,
+}
+
+impl Round {
+    fn random(random: &mut Random) -> Round {
+        Round { fill_after: 1 + random.below(4000), is_freed: random.below(4) > 0, kill_after: 1 + random.below(2000) }
+    }
+
+    /// Returns how long the first write took after space was freed.
+    fn run(&self, disk: &SmallDisk, known: &mut Known) -> Option<Duration> {
+        let (mut acks, mut refusals, mut resumed) = (0, 0, None);
+        let mut freed: Option<Instant> = None;
+        known.run(&disk.store(), Kind::Crowded, |said| {
+            match said {
+                Said::Acked => acks += 1,
+                Said::Full => refusals += 1,
+            }
+            if said == Said::Acked && acks == self.fill_after {
+                disk.fill();
+            }
+            // What was acknowledged before may still be on its way here: all writers were refused several times.
+            if refusals == 200 && freed.is_none() && self.is_freed {
+                disk.free();
+                (freed, acks) = (Some(Instant::now()), 0);
+            }
+            if said == Said::Acked && acks == 1 {
+                resumed = freed.map(|at| at.elapsed());
+            }
+            match self.is_freed {
+                true => freed.is_some() && acks == self.kill_after,
+                false => refusals == 200,
+            }
+        });
+        resumed
+    }
+}
+
+#[test]
+fn a_full_disk_loses_no_acknowledged_write_and_ends_when_space_is_freed() {
+    let rounds = if long() { 200 } else { 8 };
+    let mut random = Random::from_environment();
+    eprintln!("FERRY_SEED={} {rounds} rounds", random.seed());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let disk = SmallDisk::new();
+    let mut known = Known::new(Kind::Crowded);
+    let (mut slowest, mut freed) = (Duration::ZERO, 0);
+    for _ in 0..rounds {
+        if let Some(resumed) = Round::random(&mut random).run(&disk, &mut known) {
+            assert!(resumed < Duration::from_secs(5), "writes went on {resumed:?} after space was freed");
+            (slowest, freed) = (slowest.max(resumed), freed + 1);
+        }
+        // Opened as the child left it, full or not.
+        let store = Embedded::open(&disk.store(), Kind::Crowded.options()).unwrap();
+        runtime.block_on(known.check(&store));
+        drop(store);
+        if random.below(2) == 0 {
+            disk.free();
+        }
+    }
+    eprintln!("{} changes, {freed} times freed, writes went on after {slowest:?} at most", known.revision() - 1);
+    assert!(freed > 0, "space was to be freed");
+}
+
+#[test]
+fn a_small_disk_gives_up_history_before_it_refuses_writes() {
+    let disk = SmallDisk::new();
+    let mut known = Known::new(Kind::Crowded);
+    let (mut acks, mut refusals) = (0, 0);
+    known.run(&disk.store(), Kind::Crowded, |said| {
+        match said {
+            Said::Acked => acks += 1,
+            Said::Full => refusals += 1,
+        }
+        // More than the disk, most of it history.
+        acks == 60_000
+    });
+    assert_eq!(refusals, 0);
+}
