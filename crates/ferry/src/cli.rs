@@ -95,6 +95,10 @@ pub(crate) struct Up {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value_t = KUBELET_PORT)]
     pub(crate) kubelet_port: u16,
+    /// Sysctls beside the safe ones that pods may set: names, or patterns such as `net.core.*`. Only sysctls of a network or IPC
+    /// namespace can be allowed
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) allowed_unsafe_sysctls: Vec<String>,
     /// Serve etcd's API here too, beside DATA_DIR/run/etcd.sock: `https://127.0.0.1:2379`. Clients show the certificate in
     /// DATA_DIR/pki/etcd
     #[arg(long, value_delimiter = ',')]

@@ -243,6 +243,7 @@ async fn start_node(
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr.clone()),
         cgroup_root: CGROUP_ROOT.to_owned(),
+        sysctls: kubelet::SysctlAllowlist::with(&options.allowed_unsafe_sysctls)?,
         ..kubelet::Config::new(name.clone(), *address, runtime, client, watch::channel(tls).1)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;

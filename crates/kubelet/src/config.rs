@@ -8,6 +8,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Taint;
 use tokio::sync::watch;
 
+use crate::SysctlAllowlist;
+
 pub struct Config {
     pub node_name: String,
     /// The container runtime: built in, or a socket.
@@ -36,6 +38,8 @@ pub struct Config {
     pub register_with_taints: Vec<Taint>,
     /// A folder of pod manifests to run without the API server's word.
     pub static_pod_path: Option<PathBuf>,
+    /// The sysctls that pods may set.
+    pub sysctls: SysctlAllowlist,
 }
 
 impl Config {
@@ -66,6 +70,7 @@ impl Config {
             node_labels: BTreeMap::new(),
             register_with_taints: Vec::new(),
             static_pod_path: None,
+            sysctls: SysctlAllowlist::default(),
         }
     }
 }

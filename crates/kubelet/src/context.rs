@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use client::{Informer, Recorder};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use parking_lot::Mutex;
+
+use crate::SysctlAllowlist;
 
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
@@ -35,7 +38,11 @@ pub(crate) struct Context {
     pub(crate) cpus: i64,
     pub(crate) memory: i64,
     pub(crate) max_pods: i64,
+    pub(crate) sysctls: SysctlAllowlist,
+    /// Whether the kernel enforces AppArmor profiles.
+    pub(crate) has_app_armor: bool,
     pub(crate) services: Informer<Service>,
+    pub(crate) runtime_classes: Informer<RuntimeClass>,
     pub(crate) nodes: Informer<Node>,
     pub(crate) sources: Sources,
     pub(crate) images: Images,

@@ -12,10 +12,12 @@ use cri::v1::{
 };
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
+use crate::app_armor;
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -108,7 +110,10 @@ impl Kubelet {
             cpus: machine.cpus,
             memory: machine.memory,
             max_pods: i64::from(config.max_pods),
+            sysctls: config.sysctls,
+            has_app_armor: app_armor::is_enabled(),
             services: informers.of::<Service>(),
+            runtime_classes: informers.of::<RuntimeClass>(),
             nodes,
             admitted: Mutex::default(),
         });

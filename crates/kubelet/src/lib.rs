@@ -4,6 +4,7 @@
 //! functions decide (what to start, what to report), thin async code acts. Restarting the kubelet restarts nothing: containers are
 //! recognised by their labels.
 
+mod app_armor;
 pub mod certificate;
 mod cgroups;
 mod clock;
@@ -23,11 +24,13 @@ mod probes;
 mod qos;
 mod release;
 mod resources;
+mod runtime_class;
 mod security;
 mod server;
 mod sources;
 mod spec;
 mod statics;
+mod sysctls;
 #[cfg(test)]
 mod testing;
 mod volumes;
@@ -36,3 +39,4 @@ pub use config::Config;
 pub use kubelet::{BuildError, Kubelet, RunError, stop_all_pods};
 pub use release::release;
 pub use server::FolderWatch;
+pub use sysctls::{Allowlist as SysctlAllowlist, SysctlError};

@@ -3,11 +3,11 @@
 use cri::v1::security_profile::ProfileType;
 use cri::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
-    SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy,
+    SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy, UserNamespace,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext};
 
-use crate::spec;
+use crate::{app_armor, spec};
 
 /// The user the image asks for: a number, a name, or nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +26,8 @@ pub(crate) enum SecurityError {
     NamedUser { user: String, pod: String, container: String },
     #[error("container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})")]
     RootImage { pod: String, container: String },
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    UserNamespaces,
     #[error("localhost profile must be set if seccomp profile type is Localhost")]
     NoLocalhostProfile,
 }
@@ -74,8 +76,9 @@ pub(crate) fn verify_non_root(pod: &Pod, container: &Container, image: &ImageUse
         (None, None) if !image.name.is_empty() => {
             Err(SecurityError::NamedUser { user: image.name.clone(), pod, container })
         }
-        (None, Some(0)) => Err(SecurityError::RootImage { pod, container }),
-        (None, _) => Ok(()),
+        // An image that names no user runs as root.
+        (None, Some(0) | None) => Err(SecurityError::RootImage { pod, container }),
+        (None, Some(_)) => Ok(()),
     }
 }
 
@@ -85,6 +88,10 @@ pub(crate) fn of_container(
     image: &ImageUser,
     target: Option<&str>,
 ) -> Result<LinuxContainerSecurityContext, SecurityError> {
+    // Admission allows such a pod more. Its sandbox was refused, but one of an older kubelet may still be there.
+    if spec::spec(pod).host_users == Some(false) {
+        return Err(SecurityError::UserNamespaces);
+    }
     let context = effective(pod, container);
     let privileged = context.privileged == Some(true);
     let unmasked = context.proc_mount.as_deref() == Some("Unmasked") || privileged;
@@ -104,6 +111,7 @@ pub(crate) fn of_container(
         privileged,
         namespace_options: Some(namespaces),
         selinux_options: context.se_linux_options.map(selinux),
+        apparmor: app_armor::of_container(pod, container),
         run_as_user: run_as_user.map(|value| Int64Value { value }),
         run_as_username: if context.run_as_user.is_none() { image.name.clone() } else { String::new() },
         run_as_group: context.run_as_group.map(|value| Int64Value { value }),
@@ -160,6 +168,7 @@ fn namespaces(pod: &Pod) -> NamespaceOption {
         network: mode(pod_spec.host_network) as i32,
         ipc: mode(pod_spec.host_ipc) as i32,
         pid: pid as i32,
+        userns_options: Some(UserNamespace { mode: NamespaceMode::Node as i32, ..Default::default() }),
         ..Default::default()
     }
 }
@@ -223,6 +232,11 @@ mod tests {
         let need = json!({ "runAsNonRoot": true });
         check_non_root(json!({}), (Some(0), ""), None);
         check_non_root(need.clone(), (Some(1000), ""), None);
+        check_non_root(
+            need.clone(),
+            (None, ""),
+            Some("container has runAsNonRoot and image will run as root (pod: \"p_n(u)\", container: c)"),
+        );
         check_non_root(
             need.clone(),
             (Some(0), ""),

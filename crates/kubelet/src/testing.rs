@@ -1,6 +1,7 @@
 //! A node in memory: a scripted runtime and a small API server around real workers, on a paused clock.
 
 mod api;
+mod refusals;
 mod runtime;
 mod scenarios;
 mod serving;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use client::{Drain, Informers, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -99,7 +101,10 @@ impl TestNode {
             cpus: 4,
             memory: 8 << 30,
             max_pods: 110,
+            sysctls: crate::SysctlAllowlist::default(),
+            has_app_armor: false,
             services: informers.of::<Service>(),
+            runtime_classes: informers.of::<RuntimeClass>(),
             nodes: informers.selected::<Node>("", &format!("metadata.name={NODE}")),
             admitted: Mutex::default(),
         });

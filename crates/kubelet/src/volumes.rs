@@ -1,6 +1,7 @@
 //! A pod's volumes: made before its containers, kept up to date while it lives, removed after it.
 
 pub(crate) mod atomic;
+mod beneath;
 mod content;
 mod host_path;
 pub(crate) mod mounts;
@@ -8,7 +9,6 @@ mod ownership;
 pub(crate) mod token;
 
 use std::collections::HashMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use api::quantity::Quantity;
@@ -56,6 +56,14 @@ pub(crate) enum ContainerMountError {
     Prepare { volume: String, container: String },
     #[error("volume devices are not supported by this kubelet")]
     Device,
+    #[error("volume {0:?} requested recursive read-only mode, but it is not read-only")]
+    NotReadOnly(String),
+    #[error("volume {0:?} requested recursive read-only mode, but it is not compatible with propagation {1:?}")]
+    Propagated(String, String),
+    #[error("volume {0:?} requested recursive read-only mode, but it is not supported by the runtime")]
+    NoRecursiveReadOnly(String),
+    #[error("unknown recursive read-only mode {0:?}")]
+    RecursiveReadOnly(String),
 }
 
 /// Where one volume is on this machine.
@@ -148,8 +156,7 @@ impl Maker<'_> {
         let fresh = !path.exists();
         std::fs::create_dir_all(path).map_err(io("making"))?;
         if fresh {
-            let mode = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(path, mode).map_err(io("setting the mode of"))?;
+            beneath::set_mode(path, mode).map_err(io("setting the mode of"))?;
         }
         Ok(fresh)
     }
@@ -184,12 +191,38 @@ fn kind_of(volume: &Volume) -> String {
     kind.cloned().unwrap_or_else(|| "(none)".to_owned())
 }
 
-/// The mounts of one container, sub-paths bound.
+/// Whether any mount of the container asks to be read-only with everything mounted below it.
+pub(crate) fn asks_recursive_read_only(container: &Container) -> bool {
+    container.volume_mounts.iter().flatten().any(|mount| mount.recursive_read_only.is_some())
+}
+
+/// Whether the mount is to be read-only with everything mounted below it, where the runtime `can` do that.
+fn is_recursively_read_only(mount: &VolumeMount, can: bool) -> Result<bool, ContainerMountError> {
+    let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
+    if mode == "Disabled" {
+        return Ok(false);
+    }
+    if mount.read_only != Some(true) {
+        return Err(ContainerMountError::NotReadOnly(mount.name.clone()));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_ref().filter(|propagation| *propagation != "None") {
+        return Err(ContainerMountError::Propagated(mount.name.clone(), propagation.clone()));
+    }
+    match mode {
+        "IfPossible" => Ok(can),
+        "Enabled" if can => Ok(true),
+        "Enabled" => Err(ContainerMountError::NoRecursiveReadOnly(mount.name.clone())),
+        other => Err(ContainerMountError::RecursiveReadOnly(other.to_owned())),
+    }
+}
+
+/// The mounts of one container, sub-paths bound; `recursive_read_only` says whether the runtime has such mounts.
 pub(crate) fn container_mounts(
     pod_dir: &Path,
     container: &Container,
     volumes: &MountedVolumes,
     env: &Variables,
+    recursive_read_only: bool,
 ) -> Result<Vec<cri::v1::Mount>, ContainerMountError> {
     if container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
         return Err(ContainerMountError::Device);
@@ -207,6 +240,7 @@ pub(crate) fn container_mounts(
         let mut made = cri::v1::Mount {
             container_path,
             readonly: read_only,
+            recursive_read_only: is_recursively_read_only(mount, recursive_read_only)?,
             propagation: match mount.mount_propagation.as_deref() {
                 Some("Bidirectional") => cri::v1::MountPropagation::PropagationBidirectional as i32,
                 Some("HostToContainer") => cri::v1::MountPropagation::PropagationHostToContainer as i32,

@@ -55,6 +55,7 @@ pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
         pod_cidr: options.pod_cidr,
         cgroup_root: options.cgroup_root,
         static_pod_path: options.pod_manifest_path,
+        sysctls: kubelet::SysctlAllowlist::with(&options.allowed_unsafe_sysctls)?,
         ..kubelet::Config::new(name, address, cri, client, tls)
     };
     let kubelet = kubelet::Kubelet::build(config).await?;

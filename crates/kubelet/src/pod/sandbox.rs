@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::labels;
 use crate::context::Context;
 use crate::dns::{self, ClusterDns, HostDns};
-use crate::{resources, security, spec};
+use crate::{resources, security, spec, sysctls};
 
 pub(crate) fn config(context: &Context, pod: &Pod, attempt: u32) -> PodSandboxConfig {
     let cluster = ClusterDns { servers: &context.cluster_dns, domain: &context.cluster_domain };
@@ -35,7 +35,8 @@ pub(crate) fn config(context: &Context, pod: &Pod, attempt: u32) -> PodSandboxCo
 fn linux(context: &Context, pod: &Pod) -> LinuxPodSandboxConfig {
     let limits = resources::of_pod(pod);
     let sysctls = spec::spec(pod).security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
-    let sysctls: BTreeMap<_, _> = sysctls.map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone())).collect();
+    let sysctls: BTreeMap<_, _> =
+        sysctls.map(|sysctl| (sysctls::normalize(&sysctl.name), sysctl.value.clone())).collect();
     LinuxPodSandboxConfig {
         cgroup_parent: context.cgroups.pod_parent(pod),
         security_context: Some(security::of_sandbox(pod)),

@@ -20,7 +20,7 @@ use crate::expand::expand;
 use crate::fields::Facts;
 use crate::images::{Present, Wanted};
 use crate::volumes::{self, MountedVolumes};
-use crate::{dns, resources, security, spec};
+use crate::{dns, resources, runtime_class, security, spec};
 
 /// Why a container did not start: the waiting reason and message of its status.
 #[derive(Debug, thiserror::Error)]
@@ -142,8 +142,9 @@ impl Start<'_> {
             profile.localhost_ref = folder.join(&profile.localhost_ref).display().to_string();
         }
         let pod_dir = context.pod_dir(spec::uid(pod));
+        let can = self.can_mount_recursively_read_only(container).await;
         let mut mounts =
-            volumes::container_mounts(&pod_dir, container, self.volumes, &env).map_err(|e| e.to_string())?;
+            volumes::container_mounts(&pod_dir, container, self.volumes, &env, can).map_err(|e| e.to_string())?;
         self.add_hosts(&pod_dir, container, &facts, &mut mounts).map_err(|error| format!("hosts file: {error}"))?;
         add_termination_log(&pod_dir, container, &mut mounts).map_err(|error| format!("termination log: {error}"))?;
         let logs = context.pod_log_dir(pod).join(&container.name);
@@ -176,6 +177,14 @@ impl Start<'_> {
             stop_signal: stop_signal(container) as i32,
             ..Default::default()
         })
+    }
+
+    async fn can_mount_recursively_read_only(&self, container: &Container) -> bool {
+        if !volumes::asks_recursive_read_only(container) {
+            return false;
+        }
+        let handler = runtime_class::handler(self.pod, &self.context.runtime_classes).await.unwrap_or_default();
+        runtime_class::features(self.context.cri.as_ref(), &handler).await.recursive_read_only_mounts
     }
 
     async fn environment(&self, container: &Container, facts: &Facts) -> Result<Variables, String> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use cri::v1::{RemoveContainerRequest, RunPodSandboxRequest};
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use tonic::Status;
 
 use super::backoff::go_duration;
@@ -20,7 +20,7 @@ use crate::clock::after;
 use crate::context::{container_reference, pod_reference};
 use crate::images::describe;
 use crate::volumes::Maker;
-use crate::{resources, spec};
+use crate::{app_armor, resources, runtime_class, spec, sysctls};
 
 /// How soon a start that failed is tried again where nothing else says so.
 const RETRY_START: std::time::Duration = std::time::Duration::from_secs(10);
@@ -76,7 +76,7 @@ impl Worker {
             let node = self.context.nodes.get(&client::Key::new("", self.context.node_name.clone()));
             let room =
                 admission::Room { cpus: self.context.cpus, memory: self.context.memory, pods: self.context.max_pods };
-            if let Err(rejection) = admission::admit(&self.pod, node.as_deref(), &others, &room) {
+            if let Err(rejection) = self.admit_settings(|pod| admission::admit(pod, node.as_deref(), &others, &room)) {
                 drop(admitted);
                 self.context.recorder.warning(&pod_reference(&self.pod), &rejection.reason, rejection.message.clone());
                 let message = format!("Pod was rejected: {}", rejection.message);
@@ -86,6 +86,17 @@ impl Worker {
         }
         admitted.insert(uid, self.pod.clone());
         true
+    }
+
+    /// The admission checks in upstream's order: sysctls, whether the pod fits, AppArmor.
+    fn admit_settings(&self, fits: impl FnOnce(&Pod) -> Result<(), Rejection>) -> Result<(), Rejection> {
+        let reject = |reason: &str| {
+            let reason = reason.to_owned();
+            move |message| Rejection { reason, message }
+        };
+        self.context.sysctls.check(&self.pod).map_err(reject(sysctls::FORBIDDEN))?;
+        fits(&self.pod)?;
+        app_armor::check(&self.pod, self.context.has_app_armor).map_err(reject(app_armor::NOT_ADMITTED))
     }
 
     fn deadline(&self) -> Option<Timestamp> {
@@ -215,12 +226,20 @@ impl Worker {
     async fn create_sandbox(&mut self, attempt: u32) -> Result<Option<(String, Observed)>, Status> {
         let config = sandbox::config(&self.context, &self.pod, attempt);
         let reference = pod_reference(&self.pod);
+        let runtime_handler = match runtime_class::handler(&self.pod, &self.context.runtime_classes).await {
+            Ok(handler) => handler,
+            Err(error) => {
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.context.recorder.warning(&reference, "FailedCreatePodSandBox", message);
+                return Ok(None);
+            }
+        };
         if let Err(error) = std::fs::create_dir_all(Path::new(&config.log_directory)) {
             let message = format!("Failed to create pod sandbox: log directory: {error}");
             self.context.recorder.warning(&reference, "FailedCreatePodSandBox", message);
             return Ok(None);
         }
-        let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+        let request = RunPodSandboxRequest { config: Some(config), runtime_handler };
         match self.context.cri.run_pod_sandbox(request).await {
             Ok(made) => {
                 let observed = observe(self.context.cri.as_ref(), spec::uid(&self.pod)).await?;

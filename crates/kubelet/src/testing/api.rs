@@ -42,7 +42,7 @@ fn resource_of(path: &str) -> &str {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     match parts.as_slice() {
         [.., "namespaces", _, resource] | [.., "namespaces", _, resource, _] => resource,
-        ["api", "v1", resource, ..] => resource,
+        ["api", "v1", resource, ..] | ["apis", _, _, resource, ..] => resource,
         _ => "",
     }
 }
@@ -61,7 +61,7 @@ impl Api {
         let name = object["metadata"]["name"].as_str().expect("a name");
         let resource = resource_of(collection);
         let path = if namespace.is_empty() {
-            format!("/api/v1/{resource}/{name}")
+            format!("{collection}/{name}")
         } else {
             format!("/api/v1/namespaces/{namespace}/{resource}/{name}")
         };
@@ -133,7 +133,10 @@ impl Api {
             }
             Method::GET if query.contains("watch=true") => state.watch(&path),
             Method::GET if state.objects.contains_key(&path) => ok(&state.objects[&path]),
-            Method::GET if path.matches('/').count() == 3 || path.matches('/').count() == 5 => {
+            Method::GET
+                if [3, 5].contains(&path.matches('/').count())
+                    || (path.starts_with("/apis/") && path.matches('/').count() == 4) =>
+            {
                 let name = query.split("metadata.name%3D").nth(1).or_else(|| query.split("metadata.name=").nth(1));
                 let name = name.map(|name| name.split('&').next().unwrap_or(name).to_owned());
                 let items: Vec<_> = state

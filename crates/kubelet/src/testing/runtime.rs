@@ -157,7 +157,10 @@ impl cri::Cri for Runtime {
         state.next += 1;
         let id = format!("sandbox{}", state.next);
         let name = config.metadata.clone().unwrap_or_default().name;
-        state.calls.push(format!("sandbox {name}"));
+        state.calls.push(match request.runtime_handler.as_str() {
+            "" => format!("sandbox {name}"),
+            handler => format!("sandbox {name} with {handler}"),
+        });
         state.logs.insert(id.clone(), config.log_directory.clone());
         let options =
             config.linux.and_then(|linux| linux.security_context).and_then(|context| context.namespace_options);

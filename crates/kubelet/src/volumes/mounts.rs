@@ -1,12 +1,14 @@
 //! Mounts below a pod's folder: in-memory file systems and bound sub-paths, and finding and removing them all.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+use super::beneath;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
@@ -35,7 +37,7 @@ pub(crate) fn tmpfs(path: &Path, size: Option<i64>) -> Result<(), MountError> {
     let options = size.filter(|size| *size > 0).map(|size| format!("size={size}"));
     mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref())
         .map_err(errno("mounting tmpfs on", path))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).map_err(io("setting the mode of", path))
+    beneath::set_mode(path, 0o777).map_err(io("setting the mode of", path))
 }
 
 fn is_mount_point(path: &Path) -> io::Result<bool> {
@@ -122,17 +124,11 @@ fn open_sub_path(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::NOENT) => (),
         Err(error) => return Err(error.into()),
     }
-    let mode = Mode::from_raw_mode(std::fs::metadata(volume)?.mode() & 0o7777);
-    let mut at: OwnedFd = root.as_fd().try_clone_to_owned()?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&root)?.st_mode & 0o7777);
+    let mut at = root;
     for part in Path::new(sub_path).components() {
         let Component::Normal(name) = part else { continue };
-        match mkdirat(&at, name, mode) {
-            // The mode is set again because the umask has cut it.
-            Ok(()) => rustix::fs::chmodat(&at, name, mode, rustix::fs::AtFlags::empty())?,
-            Err(rustix::io::Errno::EXIST) => (),
-            Err(error) => return Err(error.into()),
-        }
-        at = openat2(&at, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)?;
+        at = beneath::make_dir(&at, name, mode)?;
     }
     Ok(at)
 }
