@@ -10,7 +10,8 @@ use apiserver::{
     ApiServer, Config, KubeletClient, RequestHeaderSettings, ServiceAccountKeys, ServiceRanges, TlsSettings,
 };
 use rustls::pki_types::CertificateDer;
-use rustls::server::ResolvesServerCert;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientCertVerifierBuilder, ResolvesServerCert};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use store::Embedded;
 use tokio::net::TcpListener;
@@ -178,25 +179,38 @@ fn client_tls(authorities: &[Vec<u8>], identity: Arc<Shown>) -> Result<Arc<Clien
     Ok(Arc::new(config))
 }
 
-/// A server for the kubelet's port: only clients with a certificate of ours get through the handshake.
+/// A kubelet's port: it asks for a client certificate, and takes connections without one, whose requests show a token.
 pub(crate) fn kubelet_tls(clients: &[Vec<u8>], identity: Arc<Shown>) -> Result<Arc<ServerConfig>> {
-    serving_tls(clients, identity, &[b"http/1.1"])
+    let verifier = client_verifier(clients)?.map(|verifier| verifier.allow_unauthenticated().build()).transpose()?;
+    tls_with(verifier, identity, &[b"http/1.1"])
 }
 
 /// A server that insists on a client certificate of `clients`, if there are any.
 pub(crate) fn serving_tls(clients: &[Vec<u8>], identity: Arc<Shown>, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>> {
+    let verifier = client_verifier(clients)?.map(ClientCertVerifierBuilder::build).transpose()?;
+    tls_with(verifier, identity, protocols)
+}
+
+fn client_verifier(clients: &[Vec<u8>]) -> Result<Option<ClientCertVerifierBuilder>> {
     let mut roots = RootCertStore::empty();
     for authority in clients {
         roots.add(CertificateDer::from(authority.clone()))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    let builder = if clients.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let verifier =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-        builder.with_client_cert_verifier(verifier)
+    let builder = || rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    Ok((!clients.is_empty()).then(builder))
+}
+
+fn tls_with(
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    identity: Arc<Shown>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ServerConfig>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(identity);
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();

@@ -1,7 +1,6 @@
 //! The kubelet's own API on port 10250: what the API server proxies logs, exec, attach and port-forward to.
 //!
-//! Paths and query names are upstream's. Only the API server's kubelet client and `system:masters` are let in; that the
-//! certificate is genuine is the TLS configuration's business.
+//! Paths and query names are upstream's. A client shows a certificate or a token, and the API server says what it may do ([`auth`]).
 
 mod auth;
 mod follow;
@@ -18,18 +17,21 @@ use client::{Drain, Informer};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::api::core::v1::Pod;
-use tokio::net::{TcpListener, TcpStream};
+use serving::{Handler, Peer, Port, Quota};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+use self::auth::{Auth, Refusal};
 pub use self::follow::FolderWatch;
 use crate::context::Context;
 use crate::spec;
+
+/// More than any cluster's API servers, scrapers and probes need at a time.
+const MAX_CONNECTIONS: usize = 1000;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -44,54 +46,39 @@ pub(crate) struct Server {
     pub(crate) tls: watch::Receiver<Arc<rustls::ServerConfig>>,
 }
 
+/// One client's connection.
+struct Connection {
+    server: Arc<Server>,
+    auth: Arc<Auth>,
+    holder: Option<UserInfo>,
+}
+
+impl Handler for Connection {
+    type Body = Body;
+
+    async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+        let (method, path) = (request.method(), request.uri().path());
+        match self.auth.check(self.holder.as_ref(), method, path, request.headers()).await {
+            Ok(()) => self.server.clone().handle(request).await,
+            Err(Refusal::Unauthorized) => text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+            Err(Refusal::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
+            Err(Refusal::Unknown(message)) => text(StatusCode::INTERNAL_SERVER_ERROR, message),
+        }
+    }
+}
+
 impl Server {
     pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
-        let server = Arc::new(self);
-        let connections = TaskTracker::new();
-        while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
-            match accepted {
-                Ok((stream, _)) => {
-                    let connection = server.clone().connection(stream);
-                    connections.spawn(drain.clone().run_until_cancelled_owned(connection));
-                }
-                // Out of files, most likely: others must close theirs first.
-                Err(error) => {
-                    tracing::warn!(%error, "connection could not be accepted");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                }
-            }
-        }
-        connections.close();
-        connections.wait().await;
-    }
-
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
-        let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.borrow().clone());
-        let stream = match acceptor.accept(stream).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "TLS handshake failed");
-                return;
-            }
-        };
-        let (_, session) = stream.get_ref();
-        let client = session.peer_certificates().and_then(|chain| chain.first()).and_then(|leaf| auth::client(leaf));
-        let allowed = client.as_ref().is_some_and(auth::Client::may_use_kubelet);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let server = self.clone();
-            let client = client.clone();
-            async move {
-                Ok::<_, Infallible>(match client {
-                    Some(_) if allowed => server.handle(request).await,
-                    Some(client) => forbidden(&client.name, &request),
-                    None => text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
-                })
-            }
-        });
-        let builder = auto::Builder::new(TokioExecutor::new());
-        if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-            tracing::debug!(%error, "connection ended");
-        }
+        let auth = Arc::new(Auth::new(self.context.client.clone(), &self.context.node_name));
+        let (tls, server) = (self.tls.clone(), Arc::new(self));
+        // What pods of this node open here must leave room for the API server.
+        let quota = Quota::new(MAX_CONNECTIONS, MAX_CONNECTIONS / 4);
+        let port = Port { listener, tls, quota, drain, tasks: TaskTracker::new() };
+        serving::serve(port, move |peer: Peer<'_>| {
+            let leaf = peer.session.peer_certificates().and_then(|chain| chain.first());
+            Connection { server: server.clone(), auth: auth.clone(), holder: leaf.and_then(|leaf| auth::holder(leaf)) }
+        })
+        .await;
     }
 
     /// By namespace and name; a static pod is found under its mirror's name.
@@ -100,11 +87,6 @@ impl Server {
         let own = self.static_pods.borrow().iter().find(is).cloned();
         own.or_else(|| self.pods.get(&client::Key::new(namespace, name)))
     }
-}
-
-fn forbidden(user: &str, request: &Request<Incoming>) -> Response<Body> {
-    let message = format!("Forbidden (user={user}, verb=get, resource=nodes, path={})", request.uri().path());
-    text(StatusCode::FORBIDDEN, message)
 }
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {

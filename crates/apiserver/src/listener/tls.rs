@@ -8,7 +8,9 @@ use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 
-use super::{COPIED_AT_ONCE, HTTP2, ServeError};
+use serving::{COPIED_AT_ONCE, HTTP2};
+
+use super::ServeError;
 
 /// What `--tls-cipher-suites` may name and is not spoken here: suites that give away what was said once a key is known, or worse.
 const WEAK: [&str; 16] = [

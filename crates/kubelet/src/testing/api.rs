@@ -30,6 +30,7 @@ struct State {
     /// The resource, and where its changes go.
     watches: Vec<(String, mpsc::UnboundedSender<Bytes>)>,
     events: Vec<String>,
+    reviews: Vec<String>,
     tokens: u64,
     next_uid: u64,
     /// Every state of one object, its last one included.
@@ -94,6 +95,11 @@ impl Api {
     }
 
     /// `Reason: message` of everything recorded.
+    /// What was asked about users so far.
+    pub(crate) fn reviews(&self) -> Vec<String> {
+        self.state.lock().reviews.clone()
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         self.state.lock().events.clone()
     }
@@ -116,6 +122,30 @@ impl Api {
                 state.tokens += 1;
                 let status = json!({ "token": format!("token-{}", state.tokens), "expirationTimestamp": "2026-01-01T01:00:00Z" });
                 ok(&json!({ "metadata": {}, "spec": { "audiences": [] }, "status": status }))
+            }
+            // One token is known, and three users may do something.
+            Method::POST if path.ends_with("/tokenreviews") => {
+                let mut review = sent();
+                if review["spec"]["token"] == "scraper-token" {
+                    review["status"] = json!({ "authenticated": true, "user": { "username": "scraper" } });
+                }
+                state.reviews.push(format!("token {}", review["spec"]["token"].as_str().unwrap_or_default()));
+                ok(&review)
+            }
+            Method::POST if path.ends_with("/subjectaccessreviews") => {
+                let mut review = sent();
+                let attributes = &review["spec"]["resourceAttributes"];
+                let text = |field: &str| attributes[field].as_str().unwrap_or_default().to_owned();
+                let asked = format!("{} {} {}/{}", text("verb"), text("resource"), text("name"), text("subresource"));
+                let allowed = match review["spec"]["user"].as_str().unwrap_or_default() {
+                    "kube-apiserver-kubelet-client" => true,
+                    "scraper" => text("subresource") == "stats",
+                    "reader" => text("subresource") == "pods",
+                    _ => false,
+                };
+                state.reviews.push(asked);
+                review["status"] = json!({ "allowed": allowed });
+                ok(&review)
             }
             Method::POST if path.ends_with("/events") => {
                 let event = sent();

@@ -9,10 +9,12 @@ use futures::{SinkExt, StreamExt};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
+use hyper::http::request::Builder;
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::client::TlsStream;
@@ -64,8 +66,9 @@ impl Port {
         let authority = Authority::new();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(authority.roots());
-        let verifier =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().unwrap();
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .allow_unauthenticated();
+        let verifier = verifier.build().unwrap();
         let (certificate, key) = authority.issue("system:node:node-1");
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -88,25 +91,35 @@ impl Port {
         Self { address, authority }
     }
 
-    async fn connect(&self, name: &str) -> TlsStream<TcpStream> {
-        let (certificate, key) = self.authority.issue(name);
+    /// With a certificate, if a name is given.
+    async fn connect(&self, name: Option<&str>) -> TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(self.authority.roots())
-            .with_client_auth_cert(vec![certificate], key)
-            .unwrap();
+            .with_root_certificates(self.authority.roots());
+        let config = match name.map(|name| self.authority.issue(name)) {
+            Some((certificate, key)) => config.with_client_auth_cert(vec![certificate], key).unwrap(),
+            None => config.with_no_client_auth(),
+        };
         let stream = TcpStream::connect(self.address).await.unwrap();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
     }
 
     async fn get(&self, name: &str, path: &str) -> hyper::Response<Incoming> {
+        self.send(Some(name), Request::get(path)).await
+    }
+
+    async fn get_with_token(&self, token: &str, path: &str) -> hyper::Response<Incoming> {
+        self.send(None, Request::get(path).header("authorization", format!("Bearer {token}"))).await
+    }
+
+    async fn send(&self, name: Option<&str>, request: Builder) -> hyper::Response<Incoming> {
         let stream = TokioIo::new(self.connect(name).await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection);
-        let request = Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
+        let request = request.header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
         sender.send_request(request).await.unwrap()
     }
 }
@@ -125,6 +138,46 @@ async fn node_with_pod() -> TestNode {
     node.create("web", json!({}));
     node.wait("web", "ready", is_ready).await;
     node
+}
+
+#[tokio::test]
+async fn the_api_server_decides_who_may_use_the_kubelet() {
+    let node = node_with_pod().await;
+    let port = Port::open(&node).await;
+    assert_eq!(text(port.send(None, Request::get("/pods")).await).await, (401, "Unauthorized".into()));
+    assert_eq!(port.get_with_token("made-up", "/stats/summary").await.status(), 401);
+    // What a metrics server does: allowed to read statistics, and nothing else.
+    for _ in 0..2 {
+        assert_ne!(port.get_with_token("scraper-token", "/stats/summary").await.status(), 403);
+    }
+    let forbidden = "Forbidden (user=scraper, verb=get, resource=nodes, subresource(s)=[pods proxy])\n";
+    assert_eq!(text(port.get_with_token("scraper-token", "/pods").await).await, (403, forbidden.into()));
+    assert_eq!(port.get("reader", "/pods").await.status(), 200);
+    assert_eq!(port.get("reader", "/containerLogs/default/web/c").await.status(), 403);
+    let asked = [
+        "token made-up",
+        "token scraper-token",
+        "get nodes node-1/stats",
+        "get nodes node-1/pods",
+        "get nodes node-1/proxy",
+        "get nodes node-1/pods",
+        "get nodes node-1/proxy",
+    ];
+    assert_eq!(node.api.reviews(), asked, "answers are remembered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_says_nothing_is_cut_off() {
+    let node = node_with_pod().await;
+    let port = Port::open(&node).await;
+    let mut silent = TcpStream::connect(port.address).await.unwrap();
+    let mut byte = [0];
+    assert_eq!(silent.read(&mut byte).await.unwrap_or(0), 0, "no handshake");
+    let mut slow = port.connect(Some(API_SERVER)).await;
+    slow.write_all(b"GET /pods HTTP/1.1\r\nhost: ").await.unwrap();
+    let mut rest = Vec::new();
+    let _ = slow.read_to_end(&mut rest).await;
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&rest));
 }
 
 #[tokio::test]
@@ -201,7 +254,7 @@ async fn exec_over(protocol: &'static str) {
     let url = "wss://localhost/exec/default/web/c?command=sh&command=-c&output=1&input=1";
     let mut request = url.into_client_request().unwrap();
     request.headers_mut().insert("sec-websocket-protocol", HeaderValue::from_static(protocol));
-    let stream = port.connect(API_SERVER).await;
+    let stream = port.connect(Some(API_SERVER)).await;
     let (mut socket, response) = tokio_tungstenite::client_async(request, stream).await.expect("upgraded");
     assert_eq!(response.headers()["sec-websocket-protocol"], protocol);
     for frame in [&b"\x00one"[..], b"\xff\x00", b"\x00two"] {

@@ -16,7 +16,7 @@ const GATHERED: usize = 64 << 10;
 const SMALL: usize = 4 << 10;
 
 /// A stream whose small writes wait for the flush. The buffer exists only between a write and a flush.
-pub(super) struct Gathered<S> {
+pub(crate) struct Gathered<S> {
     stream: S,
     waiting: BytesMut,
     /// Otherwise everything is passed on at once, for those who do not flush.
@@ -26,7 +26,7 @@ pub(super) struct Gathered<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Gathered<S> {
-    pub(super) fn new(stream: S, is_gathering: bool) -> Self {
+    pub(crate) fn new(stream: S, is_gathering: bool) -> Self {
         Self { stream, waiting: BytesMut::new(), is_gathering, has_waited: false }
     }
 
