@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use cri::v1::LinuxContainerResources;
+use rustix::process::Signal;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// A killed process is gone at once unless the kernel waits for a device.
-const DEATH_PATIENCE: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 2, tv_nsec: 0 };
+const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the unified hierarchy is the one in use.
 pub(crate) fn is_v2() -> bool {
@@ -82,30 +84,84 @@ fn remove_tree(directory: &Path) {
     }
 }
 
-/// Kills every process of a group.
+/// Kills every process of a group, off the async threads. Returns how many are left.
+pub(crate) async fn kill_async(group: &str) -> usize {
+    let group = group.to_owned();
+    let killed = tokio::task::spawn_blocking(move || {
+        kill(&group);
+        processes(&group).len()
+    });
+    killed.await.unwrap_or_default()
+}
+
+/// Kills every process of a group and waits for their ends.
 pub(crate) fn kill(group: &str) {
-    if is_v2() && fs::write(directory("", group).join("cgroup.kill"), "1").is_ok() {
-        return;
-    }
-    // A dying process may fork once more, so until nobody is left, but not for ever.
     for _ in 0..10 {
         let left = processes(group);
         if left.is_empty() {
             return;
         }
-        kill_and_wait(&left);
+        if is_v2() && fs::write(directory("", group).join("cgroup.kill"), "1").is_ok() {
+            wait_for_ends(&open_all(&left));
+            continue;
+        }
+        let waited_for = match freeze(group) {
+            // Frozen, a group cannot fork faster than it is killed, nor can its numbers pass to other processes.
+            true => {
+                let frozen = processes(group);
+                let waited_for = open_all(&frozen);
+                for pid in frozen.into_iter().filter_map(rustix::process::Pid::from_raw) {
+                    let _ = rustix::process::kill_process(pid, Signal::KILL);
+                }
+                // The signals take effect now.
+                let _ = fs::write(freezer(group), "THAWED");
+                waited_for
+            }
+            false => {
+                let waited_for = open_all(&left);
+                for process in &waited_for {
+                    let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+                }
+                waited_for
+            }
+        };
+        wait_for_ends(&waited_for);
     }
 }
 
-/// Signals by descriptor, so that a number that was given to somebody else meanwhile is not hit, and waits for the ends.
-fn kill_and_wait(pids: &[i32]) {
-    use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-    let open = |pid: &i32| pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok();
-    for process in pids.iter().filter_map(open) {
-        if pidfd_send_signal(&process, Signal::KILL).is_ok() {
-            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&DEATH_PATIENCE));
+fn freezer(group: &str) -> PathBuf {
+    directory("freezer", group).join("freezer.state")
+}
+
+/// Stops a group of version 1. False where the freezer does not have the group.
+fn freeze(group: &str) -> bool {
+    let file = freezer(group);
+    if fs::write(&file, "FROZEN").is_err() {
+        return false;
+    }
+    // The kernel reports no event for it, and is done as soon as each process was interrupted.
+    for _ in 0..50 {
+        if fs::read_to_string(&file).is_ok_and(|state| state.trim() == "FROZEN") {
+            break;
         }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Descriptors of processes, whose numbers may become others'. Not of more than a process may well have open.
+fn open_all(pids: &[i32]) -> Vec<OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    pids.iter().take(512).filter_map(|pid| pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok()).collect()
+}
+
+fn wait_for_ends(processes: &[OwnedFd]) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let deadline = std::time::Instant::now() + DEATH_TIMEOUT;
+    for process in processes {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let left = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left));
     }
 }
 

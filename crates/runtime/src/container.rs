@@ -20,8 +20,10 @@ use crate::shim::protocol::{ContainerSetup, ContainerState, ProcessSetup, Reques
 use crate::spec::{self, SpecError};
 use crate::{Runtime, cgroup, disk};
 
-/// How long a killed container may take to be reaped before we say so.
-const KILL_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the shim may take to report the end of a container it killed, before it is killed through its cgroup.
+const SHIM_KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a container may take to end once every process of its cgroup was killed.
+const CGROUP_KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContainerError {
@@ -39,7 +41,7 @@ pub(crate) enum ContainerError {
     State { id: String, state: &'static str },
     #[error("failed to start the container: {0}")]
     Start(String),
-    #[error("container {0} does not die")]
+    #[error("container {0} has processes that SIGKILL does not end")]
     Immortal(String),
 }
 
@@ -261,6 +263,9 @@ impl Runtime {
             }
             Err(error) => {
                 let reason = error.to_string();
+                if matches!(error, LinkError::Timeout(_)) {
+                    cgroup::kill_async(&container.record().cgroup_path).await;
+                }
                 let _ = link.tell(Request::Delete { container: id() }).await;
                 container.record.lock().start_error = Some(reason.clone());
                 let directory = container_directory(&sandbox.directory, &container.id);
@@ -296,27 +301,50 @@ impl Runtime {
         save(&container_directory(&sandbox.directory, &container.id), "container.json", &*record)
     }
 
-    /// The stop signal, then SIGKILL when the grace is over. Returns when the container has ended.
+    /// Sends the stop signal, then SIGKILL when the grace period is over. Returns when the container has ended.
+    ///
+    /// It does not depend on the shim: one that does not carry out the SIGKILL is passed by through the container's cgroup, and one
+    /// that does not report the end either is killed, which ends its pod.
     pub(crate) async fn stop(&self, container: &Arc<Container>, grace: Duration) -> Result<(), ContainerError> {
         let state = container.state();
         if state.has_ended() || state.pid == 0 {
             return Ok(());
         }
         let sandbox = self.sandbox(&container.sandbox).ok_or(LinkError::Gone)?;
-        let link = sandbox.link()?;
+        let Ok(link) = sandbox.link() else {
+            self.bury(&sandbox).await;
+            return Ok(());
+        };
         let kill = |signal: i32| link.tell(Request::Kill { container: container.id.clone(), signal });
         if !grace.is_zero() {
-            // It may end in between: then there is nobody to signal, and nothing to complain about.
-            let _ = kill(container.record().stop_signal).await;
-            if tokio::time::timeout(grace, container.ended()).await.is_ok() {
+            let graceful = async {
+                // A failure is that it ended in between, or that it needs the SIGKILL.
+                let _ = kill(container.record().stop_signal).await;
+                container.ended().await;
+            };
+            if tokio::time::timeout(grace, graceful).await.is_ok() {
                 return Ok(());
             }
         }
-        let _ = kill(Signal::SIGKILL as i32).await;
-        match tokio::time::timeout(KILL_PATIENCE, container.ended()).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(ContainerError::Immortal(container.id.clone())),
+        let killed = async {
+            let _ = kill(Signal::SIGKILL as i32).await;
+            container.ended().await;
+        };
+        if tokio::time::timeout(SHIM_KILL_TIMEOUT, killed).await.is_ok() {
+            return Ok(());
         }
+        tracing::warn!(container = container.id, "the shim does not end a container: it is killed through its cgroup");
+        let left = cgroup::kill_async(&container.record().cgroup_path).await;
+        if tokio::time::timeout(CGROUP_KILL_TIMEOUT, container.ended()).await.is_ok() {
+            return Ok(());
+        }
+        if left > 0 {
+            return Err(ContainerError::Immortal(container.id.clone()));
+        }
+        tracing::warn!(sandbox = container.sandbox, "the shim does not report a container's end: it is killed");
+        link.kill_shim();
+        self.bury(&sandbox).await;
+        Ok(())
     }
 
     /// Removes a container, ending it first if it runs.
@@ -377,6 +405,9 @@ impl Runtime {
             Ok((_, fds)) => Ok(Exec { id, exit, terminal: fds.into_iter().next() }),
             Err(error) => {
                 link.forget_exec(&id);
+                if matches!(error, LinkError::Timeout(_)) {
+                    let _ = link.tell(Request::KillExec { exec: id }).await;
+                }
                 Err(error.into())
             }
         }

@@ -185,15 +185,9 @@ impl Runtime {
             let ended = tokio::time::timeout(SHUTDOWN_PATIENCE, link.tell(Request::Shutdown)).await;
             if !matches!(ended, Ok(Ok(()))) {
                 link.kill_shim();
-                self.bury(sandbox);
             }
         }
-        for container in self.containers_of(&record.id) {
-            if !container.state().has_ended() {
-                container.settle(ContainerState::lost(now()));
-                cgroup::kill(&container.record().cgroup_path);
-            }
-        }
+        self.bury(sandbox).await;
         if !host_network(&record.config.0) {
             self.config.network.detach(&record.id, &sandbox.netns()).await?;
         }
@@ -238,18 +232,28 @@ impl Runtime {
         self.pods.read().containers.values().filter(|c| c.sandbox == sandbox).cloned().collect()
     }
 
-    /// The shim is dead or does not answer: nothing may go on unwatched, so its containers end with it.
-    fn bury(&self, sandbox: &Sandbox) {
+    /// Ends the containers of a sandbox whose shim is gone: nothing may run without one. On disk as in memory, as after another
+    /// restart nobody else could tell that they have exited.
+    pub(crate) async fn bury(&self, sandbox: &Sandbox) {
         let id = sandbox.record().id;
         for container in self.containers_of(&id) {
             if container.state().has_ended() {
                 continue;
             }
-            cgroup::kill(&container.record().cgroup_path);
-            // It may have written a last state that we did not hear of.
-            let path = container_directory(&sandbox.directory, &container.id).join("state.json");
-            let known = read_json::<ContainerState>(&path).ok().filter(|state| state.finished_at != 0);
-            if container.settle(known.unwrap_or_else(|| ContainerState::lost(now()))) {
+            cgroup::kill_async(&container.record().cgroup_path).await;
+            // The shim may have written a last state that it could not send.
+            let directory = container_directory(&sandbox.directory, &container.id);
+            let known = read_json::<ContainerState>(&directory.join("state.json")).unwrap_or_default();
+            let state = if known.has_ended() {
+                known
+            } else {
+                let lost = ContainerState { pid: 0, started_at: known.started_at, ..ContainerState::lost(now()) };
+                if let Err(error) = save(&directory, "state.json", &lost) {
+                    tracing::error!(sandbox = id, container = container.id, %error, "cannot record the end of a container");
+                }
+                lost
+            };
+            if container.settle(state) {
                 self.announce(&id, &container.id, ContainerEventType::ContainerStoppedEvent);
             }
         }
@@ -306,11 +310,11 @@ impl Runtime {
                     }
                     tracing::info!(sandbox = id, "adopted a running pod");
                 }
-                Err(_) => self.bury(&sandbox),
+                Err(_) => self.bury(&sandbox).await,
             },
             Err(_) => {
                 tracing::warn!(sandbox = id, "the pod's shim is gone: its containers are ended");
-                self.bury(&sandbox);
+                self.bury(&sandbox).await;
                 sandbox.update(|record| record.ready = false)?;
             }
         }
@@ -338,7 +342,7 @@ async fn follow(runtime: std::sync::Weak<Runtime>, sandbox: Arc<Sandbox>, mut to
                     if let Err(error) = sandbox.update(|record| record.ready = false) {
                         tracing::error!(sandbox = id, %error, "cannot record the end of a sandbox");
                     }
-                    runtime.bury(&sandbox);
+                    runtime.bury(&sandbox).await;
                     runtime.announce(&id, &id, ContainerEventType::ContainerStoppedEvent);
                 }
                 return;

@@ -14,6 +14,8 @@ use super::protocol::ContainerSetup;
 /// What an attached client may fall behind before it is cut off; the container never waits for it.
 const ATTACH_BUFFER_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
+/// Reads of one output before the shim serves requests, children and the other outputs again.
+const READS_PER_TURN: usize = 4;
 
 /// One output of the container and those who listen to it.
 pub(super) struct Output {
@@ -74,19 +76,25 @@ impl Attached {
         self.outputs.iter().enumerate().filter_map(|(index, output)| Some((index, output.source.as_ref()?)))
     }
 
-    /// Moves what one output has ready to the log and the listeners. False when it is at its end.
-    pub(super) fn pump(&mut self, index: usize) -> io::Result<bool> {
+    /// Moves output that is ready to the log and the listeners: at most a turn's worth, as the descriptor is watched
+    /// level-triggered and stays ready. False at the end of the output.
+    pub(super) fn pump(&mut self, index: usize) -> bool {
+        self.pump_at_most(index, READS_PER_TURN * READ_BYTES)
+    }
+
+    fn pump_at_most(&mut self, index: usize, mut left: usize) -> bool {
         let mut buffer = vec![0; READ_BYTES];
-        let Some(output) = self.outputs.get_mut(index) else { return Ok(false) };
-        loop {
-            let Some(source) = output.source.as_mut() else { return Ok(false) };
+        let Some(output) = self.outputs.get_mut(index) else { return false };
+        while left > 0 {
+            let Some(source) = output.source.as_mut() else { return false };
             let read = match source.read(&mut buffer) {
                 Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // A terminal whose last user is gone answers EIO.
                 Err(_) => 0,
             };
+            left = left.saturating_sub(read);
             let time = jiff::Timestamp::now().to_string();
             let mut records = Vec::with_capacity(read + 256);
             let bytes = buffer.get(..read).unwrap_or_default();
@@ -97,13 +105,14 @@ impl Attached {
                 output.listeners.retain_mut(|listener| forward(listener, bytes));
             }
             if let Some(log) = &mut self.log {
-                log.write(&records)?;
+                log.write(&records);
             }
             if read == 0 {
                 output.listeners.clear();
-                return Ok(false);
+                return false;
             }
         }
+        true
     }
 
     /// Lets go of an output that is at its end.
@@ -111,25 +120,26 @@ impl Attached {
         self.outputs.get_mut(index)?.source.take()
     }
 
-    /// After the container's end: whatever is left in the pipes, then everybody is let go. Answers what is no longer watched.
-    pub(super) fn drain(&mut self) -> (io::Result<()>, Vec<File>) {
-        let mut outcome = Ok(());
+    /// Moves what is in the pipes to the log after the container's end, then closes them. Returns the files that were watched.
+    pub(super) fn drain(&mut self) -> Vec<File> {
         for index in 0..self.outputs.len() {
-            // A process that escaped with the descriptor could hold it open for ever: only what is there now counts.
-            outcome = outcome.and(self.pump(index).map(drop));
+            // A process that escaped with the descriptor could hold it open, or write, for ever: only what is there now counts.
+            let source = self.outputs.get(index).and_then(|output| output.source.as_ref());
+            let there = source.and_then(|source| rustix::io::ioctl_fionread(source).ok()).unwrap_or(0);
+            self.pump_at_most(index, usize::try_from(there).unwrap_or(usize::MAX));
         }
         let mut closed = Vec::new();
         for output in &mut self.outputs {
             let mut records = Vec::new();
             output.lines.finish(output.stream, &jiff::Timestamp::now().to_string(), &mut records);
             if let Some(log) = &mut self.log {
-                outcome = outcome.and(log.write(&records));
+                log.write(&records);
             }
             closed.extend(output.source.take());
             output.listeners.clear();
         }
         self.stdin = None;
-        (outcome, closed)
+        closed
     }
 
     pub(super) fn reopen_log(&mut self) -> io::Result<()> {

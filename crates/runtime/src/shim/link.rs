@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -20,6 +21,8 @@ pub(crate) enum LinkError {
     Connect(#[source] io::Error),
     #[error("the pod's shim is gone")]
     Gone,
+    #[error("the pod's shim did not answer within {} seconds", .0.as_secs())]
+    Timeout(Duration),
     #[error("{0}")]
     Refused(String),
 }
@@ -35,11 +38,25 @@ pub(crate) enum Told {
     Gone,
 }
 
+/// How long a shim may take over what it does itself.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a shim may take to launch a process, as upstream's `--runtime-request-timeout`.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(120);
+
+fn timeout_of(request: &Request) -> Duration {
+    match request {
+        Request::Create { .. } | Request::Exec { .. } => LAUNCH_TIMEOUT,
+        _ => ANSWER_TIMEOUT,
+    }
+}
+
 type Reply = Result<(Answer, Vec<OwnedFd>), LinkError>;
 
 /// A connection to one shim.
 pub(crate) struct Link {
     socket: AsyncFd<OwnedFd>,
+    /// The shim's process, by descriptor: its number may be another's once it has died.
+    shim: OwnedFd,
     waiting: Mutex<Waiting>,
 }
 
@@ -60,16 +77,24 @@ impl Link {
             let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
             let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", at.as_raw_fd()))?;
             rustix::net::connect(&socket, &address)?;
+            let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+            let shim = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
             // SAFETY: the AsyncFd owns the socket and nothing else can close it.
-            Ok(unsafe { AsyncFd::register(socket) }?)
+            Ok((unsafe { AsyncFd::register(socket) }?, shim))
         };
-        let socket = connected().map_err(LinkError::Connect)?;
-        let link = Arc::new(Self { socket, waiting: Mutex::default() });
+        let (socket, shim) = connected().map_err(LinkError::Connect)?;
+        let link = Arc::new(Self { socket, shim, waiting: Mutex::default() });
         tokio::spawn(listen(link.clone(), told));
         Ok(link)
     }
 
+    /// Sends a request and waits for its answer, which is given up after the time that such a request may take.
     pub(crate) async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Reply {
+        let limit = timeout_of(&request);
+        self.call_within(limit, request, fds).await
+    }
+
+    async fn call_within(&self, limit: Duration, request: Request, fds: &[BorrowedFd<'_>]) -> Reply {
         let (answer, answered) = oneshot::channel();
         let id = {
             let mut waiting = self.waiting.lock();
@@ -82,14 +107,18 @@ impl Link {
             id
         };
         let call = Call { id, request };
-        let fds: Vec<BorrowedFd<'_>> = fds.to_vec();
-        let sent =
-            self.socket.async_io(tokio::io::Interest::WRITABLE, |socket| send(socket.as_fd(), &call, &fds)).await;
-        if sent.is_err() {
+        let outcome = tokio::time::timeout(limit, async {
+            let sent = self.socket.async_io(tokio::io::Interest::WRITABLE, |socket| send(socket.as_fd(), &call, fds));
+            match sent.await {
+                Ok(()) => answered.await.unwrap_or(Err(LinkError::Gone)),
+                Err(_) => Err(LinkError::Gone),
+            }
+        });
+        let outcome = outcome.await.unwrap_or(Err(LinkError::Timeout(limit)));
+        if outcome.is_err() {
             self.waiting.lock().calls.remove(&id);
-            return Err(LinkError::Gone);
         }
-        answered.await.unwrap_or(Err(LinkError::Gone))
+        outcome
     }
 
     /// A call whose answer is only success.
@@ -115,11 +144,9 @@ impl Link {
         self.waiting.lock().execs.remove(exec);
     }
 
-    /// For a shim that does not do what it is told.
+    /// Kills a shim that does not answer. The connection ends with it.
     pub(crate) fn kill_shim(&self) {
-        if let Ok(peer) = rustix::net::sockopt::socket_peercred(&self.socket) {
-            let _ = rustix::process::kill_process(peer.pid, rustix::process::Signal::KILL);
-        }
+        let _ = rustix::process::pidfd_send_signal(&self.shim, rustix::process::Signal::KILL);
     }
 
     fn end(&self) {
@@ -153,4 +180,27 @@ async fn listen(link: Arc<Link>, told: mpsc::UnboundedSender<Told>) {
     }
     link.end();
     let _ = told.send(Told::Gone);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket on which nobody ever answers, as that of a shim that is stopped or stuck.
+    #[tokio::test(start_paused = true)]
+    async fn a_shim_that_does_not_answer_is_given_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = File::open(folder.path()).expect("opened");
+        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a socket");
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", at.as_raw_fd())).expect("an address");
+        rustix::net::bind(&listener, &address).expect("bound");
+        rustix::net::listen(&listener, 1).expect("listening");
+        let link = Link::connect(folder.path(), mpsc::unbounded_channel().0).expect("connected");
+        let kill = Request::Kill { container: "c".to_owned(), signal: 9 };
+        assert!(matches!(link.tell(kill).await, Err(LinkError::Timeout(limit)) if limit == ANSWER_TIMEOUT));
+        let create = Request::Create { container: "c".to_owned() };
+        assert!(matches!(link.tell(create).await, Err(LinkError::Timeout(limit)) if limit == LAUNCH_TIMEOUT));
+        assert!(link.waiting.lock().calls.is_empty());
+    }
 }

@@ -71,6 +71,8 @@ impl Lines {
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
+    /// The last write stopped within a record.
+    torn: bool,
 }
 
 impl LogFile {
@@ -78,16 +80,21 @@ impl LogFile {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        Ok(Self { path: path.to_owned(), file: append(path)? })
+        Ok(Self { path: path.to_owned(), file: append(path)?, torn: false })
     }
 
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = append(&self.path)?;
+        self.torn = false;
         Ok(())
     }
 
-    pub(super) fn write(&mut self, records: &[u8]) -> io::Result<()> {
-        self.file.write_all(records)
+    /// Appends records. On a full disk they are lost, and the container goes on: it neither waits nor loses its stdout.
+    pub(super) fn write(&mut self, records: &[u8]) {
+        if records.is_empty() || (self.torn && self.file.write_all(b"\n").is_err()) {
+            return;
+        }
+        self.torn = self.file.write_all(records).is_err();
     }
 }
 
@@ -111,6 +118,20 @@ mod tests {
         check(&[&format!("{long}y\n")], &format!("T stdout P {long}|T stdout F y|"));
         check(&[&long, "y\n"], &format!("T stdout P {long}|T stdout F y|"));
         check(&[&format!("{long}{long}z")], &format!("T stdout P {long}|T stdout P {long}|T stdout F z|"));
+    }
+
+    #[test]
+    fn records_that_a_full_disk_cut_off_do_not_run_into_later_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("0.log");
+        let mut log = LogFile::open(&path).expect("opened");
+        log.write(b"one\n");
+        log.file = File::options().append(true).open("/dev/full").expect("a full device");
+        log.write(b"lost\n");
+        assert!(log.torn);
+        log.file = append(&path).expect("opened");
+        log.write(b"two\n");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "one\n\ntwo\n");
     }
 
     #[track_caller]

@@ -131,9 +131,14 @@ impl Server {
                 Err(Errno::EINTR) => continue,
                 Err(error) => return Err(ServerError::Wait(error.into())),
             };
-            for event in events.iter().take(ready) {
-                let Some(source) = self.sources.get(&event.data()).cloned() else { continue };
-                self.handle(event.data(), source);
+            // Requests and ended children go before output, of which a container can always have more.
+            for outputs in [false, true] {
+                for event in events.iter().take(ready) {
+                    let Some(source) = self.sources.get(&event.data()).cloned() else { continue };
+                    if matches!(source, Source::Output { .. }) == outputs {
+                        self.handle(event.data(), source);
+                    }
+                }
             }
             if let Some((client, call)) = self.stopping
                 && self.pending.is_empty()
@@ -154,7 +159,7 @@ impl Server {
             Source::Client(client) => self.hear(token, client),
             Source::Output { container, index } => {
                 let Some(found) = self.containers.get_mut(&container) else { return };
-                if !found.io.pump(index).unwrap_or(false) {
+                if !found.io.pump(index) {
                     let closed = found.io.close(index);
                     self.sources.remove(&token);
                     self.unwatch(closed);
@@ -365,7 +370,7 @@ impl Server {
             let _ = kill(&container.pidfd, Signal::SIGKILL as i32);
         }
         if let Some(mut container) = self.containers.remove(id) {
-            self.unwatch(container.io.drain().1);
+            self.unwatch(container.io.drain());
         }
         self.sources.retain(|_, source| !matches!(source, Source::Output { container, .. } if container == id));
         let _ = disk::remove(&self.oci_root.join(id));
@@ -406,7 +411,7 @@ impl Server {
         if !container.setup.private_pid {
             cgroup::kill(&container.setup.cgroup_path);
         }
-        let (_, closed) = container.io.drain();
+        let closed = container.io.drain();
         container.state.exit_code = code;
         container.state.oom_killed = code == 137 && cgroup::oom_killed(&container.setup.cgroup_path);
         container.state.finished_at = now();

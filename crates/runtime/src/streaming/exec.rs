@@ -20,8 +20,9 @@ use crate::shim::protocol::Request;
 
 /// A command's background children may hold its output open; after its end they are not waited for longer than this.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
-/// More output than this is cut: the answer is one message.
-const MAX_SYNC_BYTES: u64 = 16 << 20;
+/// More output of a stream than this is cut: the answer is one message, held whole.
+/// Probes and hooks read 10 KiB of it; a container must not make the node hold more.
+const MAX_SYNC_BYTES: u64 = 256 << 10;
 
 fn null() -> io::Result<OwnedFd> {
     Ok(File::options().read(true).write(true).open("/dev/null")?.into())

@@ -54,6 +54,8 @@ fn main() {
         ["listen", port] => listen(port.parse().unwrap()),
         ["eat", megabytes] => eat(megabytes.parse().unwrap()),
         ["lines", count] => (0..count.parse::<u32>().unwrap()).for_each(|n| println!("line {n}")),
+        ["flood"] => flood(),
+        ["breed"] => breed(),
         ["unshare"] => {
             let done = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS);
             println!("{}", done.err().map_or("ok".to_owned(), |e| e.to_string()));
@@ -108,6 +110,24 @@ fn eat(megabytes: usize) {
         eaten.push(vec![1u8; 1 << 20]);
     }
     println!("ate {}", eaten.len());
+}
+
+/// Writes to both outputs for ever, as fast as it can.
+fn flood() {
+    let line = [b'y', b'\n'].repeat(32 << 10);
+    std::thread::spawn({
+        let line = line.clone();
+        move || while std::io::stderr().write_all(&line).is_ok() {}
+    });
+    while std::io::stdout().write_all(&line).is_ok() {}
+}
+
+/// Every process starts more of itself, for ever.
+fn breed() {
+    println!("breeding");
+    loop {
+        let _ = std::process::Command::new("/helper").arg("breed").stdout(std::process::Stdio::null()).spawn();
+    }
 }
 
 /// A runtime in a process of its own, so that a test can kill it.

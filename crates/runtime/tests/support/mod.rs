@@ -283,6 +283,11 @@ pub fn processes_of(root: &Path) -> Result<Vec<String>> {
     }
 }
 
+/// The processes whose command line names `text` at this moment.
+pub fn processes_of_now(text: &str) -> Vec<i32> {
+    processes_naming(text).into_iter().map(|(pid, _)| pid).collect()
+}
+
 fn processes_naming(text: &str) -> Vec<(i32, String)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let described = processes.filter_map(|entry| {
