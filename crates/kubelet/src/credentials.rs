@@ -4,6 +4,9 @@ use base64::Engine;
 use cri::v1::AuthConfig;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::images::pull_records::PullSecret;
 
 #[derive(Deserialize)]
 struct DockerConfig {
@@ -25,19 +28,43 @@ struct Entry {
     registry_token: String,
 }
 
+/// A credential that fits an image, and the secret it is from.
+pub(crate) struct Credential {
+    pub(crate) auth: AuthConfig,
+    pub(crate) source: PullSecret,
+}
+
 /// All credentials in `secrets` that fit the image, the longest path first.
-pub(crate) fn matching<'a>(image: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> Vec<AuthConfig> {
+pub(crate) fn matching<'a>(image: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> Vec<Credential> {
     let repository = repository_of(image);
-    let mut found: Vec<(usize, AuthConfig)> = Vec::new();
+    let mut found: Vec<(usize, Credential)> = Vec::new();
     for secret in secrets {
         for (server, entry) in entries(secret) {
             if covers(&server, &repository) {
-                found.push((normalize(&server).len(), auth(server, entry)));
+                let length = normalize(&server).len();
+                let auth = auth(server, entry);
+                let source = source(secret, &auth);
+                found.push((length, Credential { auth, source }));
             }
         }
     }
     found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    found.into_iter().map(|(_, auth)| auth).collect()
+    found.into_iter().map(|(_, credential)| credential).collect()
+}
+
+fn source(secret: &Secret, auth: &AuthConfig) -> PullSecret {
+    // Lengths go in too, so that no two credentials are digested as the same bytes.
+    let mut digest = Sha256::new();
+    for part in [&auth.username, &auth.password, &auth.auth, &auth.identity_token, &auth.registry_token] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
+    PullSecret {
+        uid: secret.metadata.uid.clone().unwrap_or_default(),
+        namespace: secret.metadata.namespace.clone().unwrap_or_default(),
+        name: secret.metadata.name.clone().unwrap_or_default(),
+        credential_hash: hex::encode(digest.finalize()),
+    }
 }
 
 fn entries(secret: &Secret) -> Vec<(String, Entry)> {
@@ -123,7 +150,7 @@ mod tests {
         };
         let found = matching(image, [&secret]);
         assert_eq!(
-            found.first().map(|auth| (auth.username.as_str(), auth.password.as_str())),
+            found.first().map(|found| (found.auth.username.as_str(), found.auth.password.as_str())),
             want.then_some(("u", "p:q")),
             "{server} {image}"
         );

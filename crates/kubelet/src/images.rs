@@ -1,11 +1,14 @@
 //! Images: whether one must be pulled, pulling it with the pod's credentials, back-off after failures.
 
+pub(crate) mod pull_records;
+
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Drain, Recorder};
-use cri::v1::{AuthConfig, ImageSpec, ImageStatusRequest, PodSandboxConfig, PullImageRequest};
+use cri::v1::{AuthConfig, ImageSpec, ImageStatusRequest, ListImagesRequest, PodSandboxConfig, PullImageRequest};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use parking_lot::Mutex;
@@ -14,6 +17,7 @@ use tonic::Status;
 use crate::clock::Clock;
 use crate::context::container_reference;
 use crate::credentials;
+use crate::images::pull_records::{PullRecords, PullSecret};
 use crate::pod::backoff::Backoff;
 use crate::security::ImageUser;
 use crate::spec;
@@ -23,6 +27,13 @@ use crate::spec;
 pub(crate) struct Present {
     pub(crate) id: String,
     pub(crate) user: ImageUser,
+}
+
+struct Pulled {
+    present: Present,
+    size: u64,
+    /// The secret whose credential pulled it; none if it was pulled anonymously.
+    with: Option<PullSecret>,
 }
 
 /// The waiting reason and message of a container whose image is not here.
@@ -58,6 +69,7 @@ pub(crate) struct Images {
     recorder: Recorder,
     clock: Clock,
     failures: Mutex<Failures>,
+    records: PullRecords,
 }
 
 pub(crate) struct Wanted<'a> {
@@ -70,8 +82,17 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Images {
-    pub(crate) fn new(cri: Arc<dyn cri::Cri>, recorder: Recorder, clock: Clock) -> Self {
-        Self { cri, recorder, clock, failures: Mutex::default() }
+    /// `root` is the kubelet's folder, in which the credentials of pulls are recorded.
+    pub(crate) fn new(cri: Arc<dyn cri::Cri>, recorder: Recorder, clock: Clock, root: &Path) -> Self {
+        Self { cri, recorder, clock, failures: Mutex::default(), records: PullRecords::new(root) }
+    }
+
+    /// Takes up the records of pulls that an earlier kubelet left. Call before the first pod.
+    pub(crate) async fn recover(&self) -> Result<(), Status> {
+        let images = self.cri.list_images(ListImagesRequest::default()).await?.images;
+        let named = images.into_iter().map(|image| (image.id, [image.repo_tags, image.repo_digests].concat()));
+        self.records.recover(&named.collect::<Vec<_>>(), self.clock.now());
+        Ok(())
     }
 
     /// Makes sure the container's image is here, as its pull policy says.
@@ -89,19 +110,20 @@ impl Images {
         let policy = wanted.container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
         if policy != "Always" {
             match self.present(&image).await {
-                Ok(Some(present)) => {
+                Ok(Some(present)) if !self.must_pull(wanted, requested, &image, &present.id) => {
                     let message = format!(
                         "Container image \"{requested}\" already present on machine and can be accessed by the pod"
                     );
                     self.recorder.normal(&reference, "Pulled", message);
                     return Ok(present);
                 }
-                Ok(None) if policy == "Never" => {
+                // An image that the pod may not use is not revealed to it either.
+                Ok(_) if policy == "Never" => {
                     let message = format!("Container image \"{requested}\" is not present with pull policy of Never");
                     self.recorder.warning(&reference, "ErrImageNeverPull", message.clone());
                     return Err(ImageError::new("ErrImageNeverPull", message));
                 }
-                Ok(None) => (),
+                Ok(_) => (),
                 Err(status) => {
                     let message = format!("Failed to inspect image \"{image}\": {}", describe(&status));
                     self.recorder.warning(&reference, "InspectFailed", message.clone());
@@ -115,10 +137,13 @@ impl Images {
     async fn present(&self, image: &str) -> Result<Option<Present>, Status> {
         let request = ImageStatusRequest { image: Some(spec_of(image)), verbose: false };
         let found = self.cri.image_status(request).await?.image;
-        Ok(found.map(|image| Present {
-            id: image.id,
-            user: ImageUser { uid: image.uid.map(|uid| uid.value), name: image.username },
-        }))
+        Ok(found.map(|image| Present { id: image.id.clone(), user: ImageUser::of(image) }))
+    }
+
+    fn must_pull(&self, wanted: &Wanted<'_>, requested: &str, image: &str, id: &str) -> bool {
+        let fitting = credentials::matching(image, wanted.secrets.iter().map(AsRef::as_ref));
+        let secrets: Vec<PullSecret> = fitting.into_iter().map(|credential| credential.source).collect();
+        self.records.must_pull(requested, id, &secrets, self.clock.now())
     }
 
     async fn pull(&self, wanted: &Wanted<'_>, requested: &str, image: &str) -> Result<Present, ImageError> {
@@ -137,14 +162,25 @@ impl Images {
             return Err(ImageError { retry_at: Some(end), ..ImageError::new("ImagePullBackOff", message) });
         }
         self.failures.lock().last.remove(&key);
+        if let Err(error) = self.records.begin_pull(requested) {
+            let message = format!("Failed to record image pull intent for container image \"{requested}\": {error}");
+            self.recorder.warning(&reference, "Failed", message.clone());
+            return Err(ImageError {
+                retry_at: Some(crate::clock::after(self.clock.now(), SHOW_FAILURE)),
+                ..ImageError::new("ErrImagePull", message)
+            });
+        }
         self.recorder.normal(&reference, "Pulling", format!("Pulling image \"{requested}\""));
         let begun = tokio::time::Instant::now();
         let pulled = wanted.ending.run_until_cancelled(self.try_pull(wanted, image)).await;
+        let success = pulled.as_ref().and_then(|pulled| pulled.as_ref().ok());
+        let credentials = success.map(|pulled| (pulled.present.id.as_str(), pulled.with.as_ref()));
+        self.records.end_pull(requested, credentials, self.clock.now());
         let Some(pulled) = pulled else {
             return Err(ImageError { cancelled: true, ..ImageError::new("ErrImagePull", "pull cancelled".to_owned()) });
         };
         match pulled {
-            Ok((present, size)) => {
+            Ok(Pulled { present, size, .. }) => {
                 let took = millis(begun.elapsed());
                 let message = format!(
                     "Successfully pulled image \"{requested}\" in {took} ({took} including waiting). Image size: {size} bytes."
@@ -174,23 +210,24 @@ impl Images {
     }
 
     /// Tries every credential that fits, or none if there are none.
-    async fn try_pull(&self, wanted: &Wanted<'_>, image: &str) -> Result<(Present, u64), Status> {
+    async fn try_pull(&self, wanted: &Wanted<'_>, image: &str) -> Result<Pulled, Status> {
         let fitting = credentials::matching(image, wanted.secrets.iter().map(AsRef::as_ref));
-        let mut tries: Vec<Option<AuthConfig>> = fitting.into_iter().map(Some).collect();
+        let mut tries: Vec<(Option<AuthConfig>, Option<PullSecret>)> =
+            fitting.into_iter().map(|credential| (Some(credential.auth), Some(credential.source))).collect();
         if tries.is_empty() {
-            tries.push(None);
+            tries.push((None, None));
         }
         let mut failure = Status::unknown("no credentials");
-        for auth in tries {
+        for (auth, with) in tries {
             let request =
                 PullImageRequest { image: Some(spec_of(image)), auth, sandbox_config: Some(wanted.sandbox.clone()) };
             match self.cri.pull_image(request).await {
                 Ok(answer) => {
                     let request = ImageStatusRequest { image: Some(spec_of(image)), verbose: false };
                     let found = self.cri.image_status(request).await?.image.unwrap_or_default();
-                    let user = ImageUser { uid: found.uid.map(|uid| uid.value), name: found.username };
-                    let id = if found.id.is_empty() { answer.image_ref } else { found.id };
-                    return Ok((Present { id, user }, found.size));
+                    let size = found.size;
+                    let id = if found.id.is_empty() { answer.image_ref } else { found.id.clone() };
+                    return Ok(Pulled { present: Present { id, user: ImageUser::of(found) }, size, with });
                 }
                 Err(status) => failure = status,
             }

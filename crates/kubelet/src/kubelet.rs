@@ -92,7 +92,7 @@ impl Kubelet {
         let nodes = informers.selected::<Node>("", &format!("metadata.name={}", config.node_name));
         let pods = informers.selected::<Pod>("", &format!("spec.nodeName={}", config.node_name));
         let context = Arc::new(Context {
-            images: Images::new(config.cri.clone(), recorder.clone(), clock.clone()),
+            images: Images::new(config.cri.clone(), recorder.clone(), clock.clone(), &config.root_dir),
             node_name: config.node_name,
             node_ip: config.node_ip,
             cri: config.cri,
@@ -117,6 +117,9 @@ impl Kubelet {
             nodes,
             admitted: Mutex::default(),
         });
+        if let Err(status) = context.images.recover().await {
+            tracing::warn!(error = %status, "cannot compare the records of image pulls with the images that are present");
+        }
         let setup = Setup {
             machine,
             port,

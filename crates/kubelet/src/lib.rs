@@ -31,6 +31,7 @@ mod sources;
 mod spec;
 mod statics;
 mod sysctls;
+mod tail;
 #[cfg(test)]
 mod testing;
 mod volumes;

@@ -16,6 +16,16 @@ pub(crate) struct ImageUser {
     pub(crate) name: String,
 }
 
+impl ImageUser {
+    /// A number that no user can have counts as a name, so that it is not taken for a user other than root.
+    pub(crate) fn of(image: cri::v1::Image) -> Self {
+        match image.uid.map(|uid| uid.value) {
+            Some(uid) if !(0..=i64::from(i32::MAX)).contains(&uid) => Self { uid: None, name: uid.to_string() },
+            uid => Self { uid, name: image.username },
+        }
+    }
+}
+
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum SecurityError {
     #[error("container's runAsUser breaks non-root policy (pod: \"{pod}\", container: {container})")]
@@ -254,6 +264,17 @@ mod tests {
             (Some(1), ""),
             Some("container's runAsUser breaks non-root policy (pod: \"p_n(u)\", container: c)"),
         );
+    }
+
+    #[test]
+    fn a_number_that_is_no_user_is_not_known_to_be_other_than_root() {
+        for uid in [-1, 1 << 31, 1 << 32] {
+            let image = cri::v1::Image { uid: Some(Int64Value { value: uid }), ..Default::default() };
+            let user = ImageUser::of(image);
+            assert_eq!((user.uid, user.name.as_str()), (None, uid.to_string().as_str()));
+            let (pod, container) = pod(json!({ "runAsNonRoot": true }), json!({}));
+            assert!(matches!(verify_non_root(&pod, &container, &user), Err(SecurityError::NamedUser { .. })));
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl TestNode {
         let context = Arc::new(Context {
             node_name: NODE.to_owned(),
             node_ip: "192.168.0.1".parse().expect("an address"),
-            images: Images::new(cri.clone(), recorder.clone(), self.clock.clone()),
+            images: Images::new(cri.clone(), recorder.clone(), self.clock.clone(), &root.join("kubelet")),
             cri,
             runtime: "fake".to_owned(),
             sources: Sources::new(client.clone()),

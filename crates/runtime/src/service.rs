@@ -10,10 +10,11 @@ use cri::{Cri, Events};
 use tonic::Status;
 
 use crate::container::{Container, ContainerError};
-use crate::images::{Credentials, ImageError, PullError, StoredImage};
+use crate::images::{Credentials, ImageError, ProcessConfig, PullError, StoredImage};
 use crate::sandbox::{Sandbox, SandboxError, namespace_options, now};
 use crate::shim::link::LinkError;
 use crate::shim::protocol::{Request, container_directory};
+use crate::spec::Principal;
 use crate::streaming::{self, Session};
 use crate::{Runtime, cgroup, stats};
 
@@ -171,17 +172,26 @@ fn selected(
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
+/// The user an image asks for: a number, or else a name.
+fn user_of(config: &ProcessConfig) -> (Option<Int64Value>, String) {
+    let user = config.user.as_deref().unwrap_or_default();
+    let user = user.split(':').next().unwrap_or_default();
+    match Principal::parse(user) {
+        Principal::Id(uid) => (Some(Int64Value { value: uid.into() }), String::new()),
+        // As a name, such a user is not known to be other than root.
+        Principal::Name(_) | Principal::OutOfRange => (None, user.to_owned()),
+    }
+}
+
 fn image_message(image: &StoredImage) -> Image {
-    let user = image.config.user.clone().unwrap_or_default();
-    let user = user.split(':').next().unwrap_or_default().to_owned();
-    let uid = user.parse::<i64>().ok();
+    let (uid, username) = user_of(&image.config);
     Image {
         id: image.id.to_string(),
         repo_tags: image.tags.iter().cloned().collect(),
         repo_digests: image.digests.iter().cloned().collect(),
         size: image.size,
-        uid: uid.or(user.is_empty().then_some(0)).map(|value| Int64Value { value }),
-        username: if uid.is_some() { String::new() } else { user },
+        uid,
+        username,
         spec: Some(ImageSpec { image: image.id.to_string(), ..Default::default() }),
         pinned: image.pinned,
     }
@@ -462,5 +472,27 @@ impl Cri for Runtime {
 
     async fn events(&self) -> Result<Events, Status> {
         Ok(self.events.subscribe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_images_user_is_a_number_in_range_or_a_name() {
+        for (user, uid, name) in [
+            ("", Some(0), ""),
+            ("0:5", Some(0), ""),
+            ("+0", Some(0), ""),
+            ("007:web", Some(7), ""),
+            ("web:web", None, "web"),
+            ("-1", None, "-1"),
+            ("4294967296", None, "4294967296"),
+        ] {
+            let config = crate::ProcessConfig { user: Some(user.to_owned()), ..Default::default() };
+            let (got, username) = user_of(&config);
+            assert_eq!((got.map(|uid| uid.value), username.as_str()), (uid, name), "{user}");
+        }
     }
 }

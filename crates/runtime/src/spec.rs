@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use cri::v1::security_profile::ProfileType;
 use cri::v1::{
     ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, NamespaceMode, PodSandboxConfig,
-    SecurityProfile,
+    SeLinuxOption, SecurityProfile,
 };
 use oci_spec::runtime::LinuxCapabilities;
 use serde_json::{Value, json};
 
 use crate::images::ProcessConfig;
-pub(crate) use user::User;
+pub(crate) use user::{Principal, User};
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const OCI_VERSION: &str = "1.2.0";
@@ -118,15 +118,29 @@ pub(crate) fn exec_process(spec: &Value, command: &[String], tty: bool) -> Value
 
 fn refuse_unsupported(config: &ContainerConfig, security: &LinuxContainerSecurityContext) -> Result<(), SpecError> {
     let user_namespace = security.namespace_options.as_ref().and_then(|o| o.userns_options.as_ref());
-    if user_namespace.is_some_and(|u| u.mode() == NamespaceMode::Pod && !u.uids.is_empty()) {
+    if user_namespace.is_some_and(|u| u.mode() == NamespaceMode::Pod) {
         return Err(SpecError::Unsupported("a user namespace (hostUsers: false)"));
     }
     if !config.cdi_devices.is_empty() {
         return Err(SpecError::Unsupported("a CDI device"));
     }
-    let apparmor = security.apparmor.as_ref().is_some_and(|p| p.profile_type() == ProfileType::Localhost);
-    if apparmor {
-        return Err(SpecError::Unsupported("a localhost AppArmor profile"));
+    let is_there = |path: &str| Path::new(path).exists();
+    refuse_labels(security, is_there("/sys/module/apparmor/parameters/enabled"), is_there("/sys/fs/selinux/enforce"))
+}
+
+/// Profiles and labels that this runtime would have to load or set. Where the kernel has no such module there is nothing that could
+/// enforce them: upstream's kubelet refuses AppArmor profiles there, and other runtimes leave SELinux options out.
+fn refuse_labels(security: &LinuxContainerSecurityContext, apparmor: bool, selinux: bool) -> Result<(), SpecError> {
+    match security.apparmor.as_ref().filter(|_| !security.privileged).map(SecurityProfile::profile_type) {
+        Some(ProfileType::Localhost) => return Err(SpecError::Unsupported("a localhost AppArmor profile")),
+        Some(ProfileType::RuntimeDefault) if apparmor => {
+            return Err(SpecError::Unsupported("the default AppArmor profile"));
+        }
+        _ => (),
+    }
+    let is_labelled = security.selinux_options.as_ref().is_some_and(|options| *options != SeLinuxOption::default());
+    if is_labelled && selinux {
+        return Err(SpecError::Unsupported("an SELinux label (seLinuxOptions) on a kernel with SELinux"));
     }
     Ok(())
 }
@@ -248,6 +262,8 @@ fn oci_resources(r: &LinuxContainerResources, privileged: bool, devices: &[Value
 
 #[cfg(test)]
 mod tests {
+    use cri::v1::{NamespaceOption, UserNamespace};
+
     use super::*;
 
     #[test]
@@ -264,6 +280,28 @@ mod tests {
         let image = ProcessConfig { entrypoint: Some(owned(&["e"])), cmd: Some(owned(&["c"])), ..Default::default() };
         let config = ContainerConfig { command: owned(cmd), args: owned(args), ..Default::default() };
         assert_eq!(command(&config, &image).expect("a command").join(" "), want);
+    }
+
+    #[test]
+    fn labels_that_the_kernel_would_enforce_are_refused() {
+        let labelled = LinuxContainerSecurityContext {
+            selinux_options: Some(SeLinuxOption { level: "s0:c1,c2".to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        let profiled = |kind: ProfileType| LinuxContainerSecurityContext {
+            apparmor: Some(SecurityProfile { profile_type: kind.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        let is_refused = |security: &_, apparmor, selinux| refuse_labels(security, apparmor, selinux).is_err();
+        assert!(is_refused(&labelled, false, true) && !is_refused(&labelled, true, false));
+        assert!(is_refused(&profiled(ProfileType::RuntimeDefault), true, false));
+        assert!(!is_refused(&profiled(ProfileType::RuntimeDefault), false, true));
+        assert!(is_refused(&profiled(ProfileType::Localhost), false, false));
+        assert!(!is_refused(&profiled(ProfileType::Unconfined), true, true));
+        let user_namespace = UserNamespace { mode: NamespaceMode::Pod.into(), ..Default::default() };
+        let options = NamespaceOption { userns_options: Some(user_namespace), ..Default::default() };
+        let security = LinuxContainerSecurityContext { namespace_options: Some(options), ..Default::default() };
+        assert!(refuse_unsupported(&ContainerConfig::default(), &security).is_err());
     }
 
     #[test]

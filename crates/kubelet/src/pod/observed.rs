@@ -216,7 +216,6 @@ fn termination_message(status: &cri::v1::ContainerStatus) -> String {
 }
 
 fn tail(path: &Path, at_most: usize) -> std::io::Result<String> {
-    let bytes = std::fs::read(path)?;
-    let from = bytes.len().saturating_sub(at_most);
-    Ok(String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned())
+    let (bytes, _) = crate::tail::read(path, at_most as u64)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
+use crate::tail;
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry<'a> {
     pub(crate) at: Timestamp,
@@ -33,14 +35,19 @@ pub(crate) fn parse(line: &[u8]) -> Option<Entry<'_>> {
     Some(Entry { at: time.parse().ok()?, time, stderr, partial, text })
 }
 
+/// Runtimes write entries of at most 16 KiB, so this holds more lines or bytes than a caller of [`last_lines`] asks for.
+const MAX_TAIL_BYTES: u64 = 256 << 10;
+
 /// The end of a log, without times: at most so many lines and bytes.
 pub(crate) fn last_lines(path: &Path, lines: usize, bytes: usize) -> io::Result<String> {
-    let all = match std::fs::read(path) {
+    let (all, cut) = match tail::read(path, MAX_TAIL_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         read => read?,
     };
     let mut found: Vec<u8> = Vec::new();
-    let parsed: Vec<Entry<'_>> = all.split_inclusive(|byte| *byte == b'\n').filter_map(parse).collect();
+    // What begins within an entry is no entry.
+    let entries = all.split_inclusive(|byte| *byte == b'\n').skip(usize::from(cut));
+    let parsed: Vec<Entry<'_>> = entries.filter_map(parse).collect();
     let whole = parsed.iter().rposition(|_| true).map_or(0, |_| start_of_last(&parsed, lines));
     for entry in parsed.iter().skip(whole) {
         found.extend_from_slice(entry.text);
@@ -92,6 +99,10 @@ mod tests {
         assert_eq!(last(2, 100), "two\nthree\n");
         assert_eq!(last(80, 100), "one\ntwo\nthree\n");
         assert_eq!(last(80, 4), "ree\n");
+        let long = format!("{t} P {}\n", "x".repeat(16 << 10)).repeat(100);
+        std::fs::write(file.path(), format!("{long}{t} F end\n")).expect("written");
+        assert_eq!(last(80, 5), "xend\n");
+        assert_eq!(last(80, 2048).len(), 2048);
         assert_eq!(last_lines(Path::new("/nonexistent"), 1, 1).expect("nothing"), "");
     }
 }

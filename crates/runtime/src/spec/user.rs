@@ -50,33 +50,74 @@ pub(super) fn resolve(
     Ok(user)
 }
 
+/// A user or group as an image or the kubelet names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Principal<'a> {
+    Id(u32),
+    Name(&'a str),
+    /// A number that is no id: negative, or larger than upstream and other runtimes accept. It is never looked up as a name, as a
+    /// passwd file could give it the id 0.
+    OutOfRange,
+}
+
+impl<'a> Principal<'a> {
+    /// The one parser of ids in this runtime: a sign and digits make a number, anything else a name. Nothing is the id 0.
+    pub(crate) fn parse(text: &'a str) -> Self {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        if text.is_empty() {
+            return Self::Id(0);
+        }
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Self::Name(text);
+        }
+        match text.parse::<i32>().map(u32::try_from) {
+            Ok(Ok(id)) => Self::Id(id),
+            _ => Self::OutOfRange,
+        }
+    }
+}
+
+fn out_of_range(id: &str) -> SpecError {
+    SpecError::Invalid(format!("id {id} is out of range: ids are 0 to {}", i32::MAX))
+}
+
 /// `user`, `uid`, `user:group` or `uid:gid`; nothing is root.
 fn lookup(asked: &str, passwd: &str, group: &str, merge: bool) -> Result<User, SpecError> {
     let (name, group_name) = asked.split_once(':').map_or((asked, None), |(user, group)| (user, Some(group)));
-    let name = if name.is_empty() { "0" } else { name };
     let entries = || passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let number = |entry: &[&str], field: usize| entry.get(field).and_then(|text| text.parse::<u32>().ok());
-    let numeric = name.parse::<u32>().ok();
-    let entry = entries().find(|entry| match numeric {
-        Some(uid) => number(entry, 2) == Some(uid),
-        None => entry.first() == Some(&name),
+    let number = |entry: &[&str], field: usize| match entry.get(field).map(|text| Principal::parse(text)) {
+        Some(Principal::Id(id)) if entry.get(field) != Some(&"") => Some(id),
+        _ => None,
+    };
+    let user = Principal::parse(name);
+    let entry = entries().find(|entry| match user {
+        Principal::Id(uid) => number(entry, 2) == Some(uid),
+        Principal::Name(name) => entry.first() == Some(&name),
+        Principal::OutOfRange => false,
     });
-    let uid = match (numeric, &entry) {
-        (Some(uid), _) => uid,
-        (None, Some(entry)) => {
-            number(entry, 2).ok_or_else(|| SpecError::Invalid(format!("user {name:?} has no id")))?
+    let uid = match (user, &entry) {
+        (Principal::OutOfRange, _) => return Err(out_of_range(name)),
+        (Principal::Id(uid), _) => uid,
+        (Principal::Name(_), Some(entry)) => {
+            number(entry, 2).ok_or_else(|| SpecError::Invalid(format!("user {name:?} has no valid id")))?
         }
-        (None, None) => {
+        (Principal::Name(_), None) => {
             return Err(SpecError::Invalid(format!("unable to find user {name}: no matching entries in passwd file")));
         }
     };
     let mut gid = entry.as_ref().and_then(|entry| number(entry, 3)).unwrap_or(0);
     let group_entries = || group.lines().map(|line| line.split(':').collect::<Vec<_>>());
     if let Some(wanted) = group_name.filter(|g| !g.is_empty()) {
-        let found = group_entries().find(|entry| entry.first() == Some(&wanted)).and_then(|entry| number(&entry, 2));
-        gid = wanted.parse().ok().or(found).ok_or_else(|| {
-            SpecError::Invalid(format!("unable to find group {wanted}: no matching entries in group file"))
-        })?;
+        gid = match Principal::parse(wanted) {
+            Principal::Id(gid) => gid,
+            Principal::OutOfRange => return Err(out_of_range(wanted)),
+            Principal::Name(name) => {
+                let found = group_entries().find(|entry| entry.first() == Some(&name));
+                found.and_then(|entry| number(&entry, 2)).ok_or_else(|| {
+                    SpecError::Invalid(format!("unable to find group {wanted}: no matching entries in group file"))
+                })?
+            }
+        };
     }
     let mut groups = Vec::new();
     if let (true, Some(member)) = (merge, entry.as_ref().and_then(|entry| entry.first().copied())) {
@@ -87,7 +128,7 @@ fn lookup(asked: &str, passwd: &str, group: &str, merge: bool) -> Result<User, S
 }
 
 fn narrow(id: i64) -> Result<u32, SpecError> {
-    u32::try_from(id).map_err(|_| SpecError::Invalid(format!("id {id} is out of range")))
+    i32::try_from(id).ok().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| out_of_range(&id.to_string()))
 }
 
 /// A file of the image, without mounting it: the topmost layer that has the path decides. Empty if there is none.
@@ -132,7 +173,35 @@ mod tests {
         check("1000:1000", "1000:1000 []");
         check("web:ssl", "33:50 [50]");
         check("nobody", "unable to find user nobody: no matching entries in passwd file");
+        check("0001000:+5", "1000:5 []");
+        check("2147483647:2147483647", "2147483647:2147483647 []");
         check("web:nope", "unable to find group nope: no matching entries in group file");
+    }
+
+    /// A passwd file of the image gives each spelling the id 0.
+    #[test]
+    fn numbers_out_of_range_are_refused_and_not_looked_up_as_names() {
+        for id in [
+            "4294967296",
+            "2147483648",
+            "-1",
+            "-0000001",
+            "+4294967296",
+            "99999999999999999999",
+            "18446744073709551616",
+        ] {
+            let (passwd, group) = (format!("{id}:x:0:0:::\n"), format!("{id}:x:0:\n"));
+            let want = format!("id {id} is out of range: ids are 0 to 2147483647");
+            for asked in [id.to_owned(), format!("1:{id}"), format!("{id}:1")] {
+                let got = lookup(&asked, &passwd, &group, true).err().map(|error| error.to_string());
+                assert_eq!(got.as_deref(), Some(want.as_str()), "{asked}");
+            }
+        }
+        for zero in ["", "0", "+0", "-0", "00000", "+000:1"] {
+            assert_eq!(lookup(zero, "", "", true).map(|user| user.uid).ok(), Some(0), "{zero}");
+        }
+        let overflowing = lookup("web", "web:x:4294967296:0:::\n", "", true).err().map(|error| error.to_string());
+        assert_eq!(overflowing.as_deref(), Some("user \"web\" has no valid id"));
     }
 
     #[track_caller]
