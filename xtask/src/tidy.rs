@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("store", &["threads"]),
     ("cri", &[]),
+    ("disk_usage", &[]),
     ("nft", &[]),
     ("serving", &[]),
     ("spdy", &[]),
@@ -25,8 +26,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("apiserver", &["api", "cel", "serving", "spdy", "store", "threads"]),
     ("controllers", &["api", "cel", "client"]),
     ("scheduler", &["api", "client"]),
-    ("kubelet", &["api", "client", "cri", "serving"]),
-    ("runtime", &["cri", "spdy"]),
+    ("kubelet", &["api", "client", "cri", "disk_usage", "serving"]),
+    ("runtime", &["cri", "disk_usage", "spdy"]),
     ("proxy", &["api", "client", "nft"]),
     ("dns", &["api", "client"]),
 ];

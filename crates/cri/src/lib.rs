@@ -11,6 +11,11 @@ pub use calls::{Cri, Events};
 pub use remote::{ConnectError, Remote};
 pub use server::{serve, serve_unix};
 
+/// An annotation of a container's configuration: the size of its log, in bytes, from which the kubelet rotates it.
+///
+/// A runtime that knows it can bound the log's growth until the kubelet has come to rotate it; others ignore it.
+pub const LOG_MAX_SIZE: &str = "ferry.local/log-max-size";
+
 /// The generated messages, package `runtime.v1`.
 #[allow(clippy::all, unreachable_pub, missing_docs)]
 pub mod v1 {

@@ -18,6 +18,7 @@ use crate::sandbox::{Sandbox, new_id, now};
 use crate::shim::link::LinkError;
 use crate::shim::protocol::{ContainerSetup, ContainerState, ProcessSetup, Request, container_directory, read_json};
 use crate::spec::{self, SpecError};
+use crate::stats::Measured;
 use crate::{Runtime, cgroup, disk};
 
 /// How long the shim may take to report the end of a container it killed, before it is killed through its cgroup.
@@ -63,6 +64,8 @@ pub(crate) struct Container {
     state: watch::Sender<ContainerState>,
     /// Start, stop and remove do not overlap.
     changing: tokio::sync::Mutex<()>,
+    /// The usage of its writable layer.
+    pub measured: Measured,
 }
 
 impl Container {
@@ -73,6 +76,7 @@ impl Container {
             record: Mutex::new(record),
             state: watch::Sender::new(state),
             changing: tokio::sync::Mutex::default(),
+            measured: Measured::default(),
         })
     }
 
@@ -212,6 +216,7 @@ impl Runtime {
             stdin: record.config.0.stdin,
             stdin_once: record.config.0.stdin_once,
             log_path,
+            log_max_bytes: record.config.0.annotations.get(cri::LOG_MAX_SIZE).and_then(|size| size.parse().ok()),
             lower,
             rootfs,
             working_directory: output.working_directory,

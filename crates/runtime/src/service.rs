@@ -89,8 +89,8 @@ impl Runtime {
     async fn stats_of(&self, container: Arc<Container>) -> Option<ContainerStats> {
         let directory = self.directory_of(&container)?;
         let running = container_state(&container) == ContainerState::ContainerRunning;
-        let record = container.record();
-        tokio::task::spawn_blocking(move || stats::container_stats(&record, &directory, running, now())).await.ok()
+        let layer = container.measured.of(&directory.join("upper")).await;
+        Some(stats::container_stats(&container.record(), &directory, layer, running, now()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What containers use, read from their cgroups and writable layers when somebody asks.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cri::v1::{
     ContainerAttributes, ContainerStats, CpuUsage, FilesystemIdentifier, FilesystemUsage, MemoryUsage, SwapUsage,
@@ -11,7 +11,13 @@ use cri::v1::{
 use crate::cgroup::{self, Usage};
 use crate::record::ContainerRecord;
 
-pub(crate) fn container_stats(record: &ContainerRecord, directory: &Path, running: bool, now: i64) -> ContainerStats {
+pub(crate) fn container_stats(
+    record: &ContainerRecord,
+    directory: &Path,
+    layer: disk_usage::Usage,
+    running: bool,
+    now: i64,
+) -> ContainerStats {
     let config = &record.config.0;
     let attributes = ContainerAttributes {
         id: record.id.clone(),
@@ -29,7 +35,7 @@ pub(crate) fn container_stats(record: &ContainerRecord, directory: &Path, runnin
             usage_nano_cores: None,
         }),
         memory: usage.map(|u| memory(&u, now)),
-        writable_layer: Some(filesystem(&directory.join("upper"), now)),
+        writable_layer: Some(usage_of(&directory.join("upper"), layer.bytes, layer.inodes, now)),
         swap: usage.map(|u| SwapUsage {
             timestamp: now,
             swap_available_bytes: None,
@@ -56,10 +62,38 @@ fn some(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
+/// How long a walk of a tree may take; what is not counted by then is left out.
+const MEASURE_TIME: Duration = Duration::from_secs(2);
+/// A measurement is good for this long, and for so many times what it took: a container with many files does not keep the node busy.
+const FRESH_FOR: Duration = Duration::from_secs(10);
+const FRESH_FACTOR: u32 = 20;
+
+/// The last measurement of a container's writable layer.
+#[derive(Default)]
+pub(crate) struct Measured(tokio::sync::Mutex<Option<(Instant, disk_usage::Usage)>>);
+
+impl Measured {
+    /// The usage of a directory. One walk at a time, however many ask.
+    pub(crate) async fn of(&self, directory: &Path) -> disk_usage::Usage {
+        let mut last = self.0.lock().await;
+        let begun = Instant::now();
+        if let Some((fresh_until, usage)) = *last
+            && begun < fresh_until
+        {
+            return usage;
+        }
+        let directory = directory.to_owned();
+        let measured = tokio::task::spawn_blocking(move || disk_usage::measure(&directory, MEASURE_TIME)).await;
+        let usage = measured.unwrap_or_default();
+        *last = Some((Instant::now() + FRESH_FOR.max(begun.elapsed() * FRESH_FACTOR), usage));
+        usage
+    }
+}
+
 /// Bytes and inodes below a directory, as the disk counts them.
 pub(crate) fn filesystem(path: &Path, now: i64) -> FilesystemUsage {
-    let (bytes, inodes) = measure(path);
-    usage_of(path, bytes, inodes, now)
+    let usage = disk_usage::measure(path, MEASURE_TIME);
+    usage_of(path, usage.bytes, usage.inodes, now)
 }
 
 pub(crate) fn usage_of(path: &Path, bytes: u64, inodes: u64, now: i64) -> FilesystemUsage {
@@ -69,20 +103,4 @@ pub(crate) fn usage_of(path: &Path, bytes: u64, inodes: u64, now: i64) -> Filesy
         used_bytes: some(bytes),
         inodes_used: some(inodes),
     }
-}
-
-fn measure(path: &Path) -> (u64, u64) {
-    let (mut bytes, mut inodes) = (0, 0);
-    let mut pending = vec![path.to_owned()];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            bytes += metadata.blocks() * 512;
-            inodes += 1;
-            if metadata.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    (bytes, inodes)
 }

@@ -45,6 +45,35 @@ async fn a_container_that_never_stops_writing_is_served_and_stopped() -> Result<
     bed.finish().await
 }
 
+/// Until somebody rotates it, a log does not grow beyond twice the size from which it is rotated; then it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_waits_for_its_log_to_be_rotated() -> Result<()> {
+    let bed = Bed::start().await?;
+    let sandbox = bed.sandbox("flood").await?;
+    let mut config = container("main", &["flood"]);
+    config.annotations.insert(cri::LOG_MAX_SIZE.to_owned(), (1 << 20).to_string());
+    let id = bed.run_with(&sandbox, config).await?;
+    let log = bed.status(&id).await?.log_path;
+    let size = || std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
+    for round in 0..3 {
+        let full = async {
+            while size() < 2 << 20 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), full)
+            .await
+            .with_context(|| format!("round {round}: {}", size()))?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(size() < 4 << 20, "round {round}: {}", size());
+        assert_eq!(bed.exec(&id, &["/helper", "echo", "hi"]).await?.stdout, b"hi\n");
+        std::fs::rename(&log, format!("{log}.{round}"))?;
+        bed.runtime.reopen_container_log(ReopenContainerLogRequest { container_id: id.clone() }).await?;
+    }
+    assert!(stop(&bed, &id, 1).await? < Duration::from_secs(4));
+    bed.finish().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_bomb_is_killed_whole() -> Result<()> {
     let bed = Bed::start().await?;

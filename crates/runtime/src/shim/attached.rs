@@ -25,6 +25,13 @@ pub(super) struct Output {
     listeners: Vec<File>,
 }
 
+/// The outcome of one read of an output.
+enum Pumped {
+    Some(usize),
+    Nothing,
+    End,
+}
+
 /// All of a container's stdio.
 pub(super) struct Attached {
     log: Option<LogFile>,
@@ -40,7 +47,8 @@ impl Attached {
         setup: &ContainerSetup,
         console: impl FnOnce() -> io::Result<Console>,
     ) -> io::Result<(Self, Stdio)> {
-        let log = setup.log_path.as_deref().map(LogFile::open).transpose()?;
+        let open = |path| LogFile::open(path, setup.log_max_bytes);
+        let log = setup.log_path.as_deref().map(open).transpose()?;
         if setup.tty {
             let attached = Self { log, stdin: None, tty: true, outputs: Vec::new() };
             return Ok((attached, Stdio::Terminal(console()?)));
@@ -79,40 +87,46 @@ impl Attached {
     /// Moves output that is ready to the log and the listeners: at most a turn's worth, as the descriptor is watched
     /// level-triggered and stays ready. False at the end of the output.
     pub(super) fn pump(&mut self, index: usize) -> bool {
-        self.pump_at_most(index, READS_PER_TURN * READ_BYTES)
-    }
-
-    fn pump_at_most(&mut self, index: usize, mut left: usize) -> bool {
-        let mut buffer = vec![0; READ_BYTES];
-        let Some(output) = self.outputs.get_mut(index) else { return false };
-        while left > 0 {
-            let Some(source) = output.source.as_mut() else { return false };
-            let read = match source.read(&mut buffer) {
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // A terminal whose last user is gone answers EIO.
-                Err(_) => 0,
-            };
-            left = left.saturating_sub(read);
-            let time = jiff::Timestamp::now().to_string();
-            let mut records = Vec::with_capacity(read + 256);
-            let bytes = buffer.get(..read).unwrap_or_default();
-            if read == 0 {
-                output.lines.finish(output.stream, &time, &mut records);
-            } else {
-                output.lines.feed(output.stream, bytes, &time, &mut records);
-                output.listeners.retain_mut(|listener| forward(listener, bytes));
+        for _ in 0..READS_PER_TURN {
+            if self.is_log_full() {
+                break;
             }
-            if let Some(log) = &mut self.log {
-                log.write(&records);
-            }
-            if read == 0 {
-                output.listeners.clear();
-                return false;
+            match self.pump_once(index) {
+                Pumped::Some(_) => (),
+                Pumped::Nothing => break,
+                Pumped::End => return false,
             }
         }
         true
+    }
+
+    fn pump_once(&mut self, index: usize) -> Pumped {
+        let Some(output) = self.outputs.get_mut(index) else { return Pumped::End };
+        let Some(source) = output.source.as_mut() else { return Pumped::End };
+        let mut buffer = vec![0; READ_BYTES];
+        let read = loop {
+            match source.read(&mut buffer) {
+                Ok(read) => break read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Pumped::Nothing,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                // A terminal whose last user is gone answers EIO.
+                Err(_) => break 0,
+            }
+        };
+        let time = jiff::Timestamp::now().to_string();
+        let mut records = Vec::with_capacity(read + 256);
+        let bytes = buffer.get(..read).unwrap_or_default();
+        if read == 0 {
+            output.lines.finish(output.stream, &time, &mut records);
+            output.listeners.clear();
+        } else {
+            output.lines.feed(output.stream, bytes, &time, &mut records);
+            output.listeners.retain_mut(|listener| forward(listener, bytes));
+        }
+        if let Some(log) = &mut self.log {
+            log.write(&records);
+        }
+        if read == 0 { Pumped::End } else { Pumped::Some(read) }
     }
 
     /// Lets go of an output that is at its end.
@@ -126,7 +140,12 @@ impl Attached {
             // A process that escaped with the descriptor could hold it open, or write, for ever: only what is there now counts.
             let source = self.outputs.get(index).and_then(|output| output.source.as_ref());
             let there = source.and_then(|source| rustix::io::ioctl_fionread(source).ok()).unwrap_or(0);
-            self.pump_at_most(index, usize::try_from(there).unwrap_or(usize::MAX));
+            let mut left = usize::try_from(there).unwrap_or(usize::MAX);
+            while left > 0
+                && let Pumped::Some(read) = self.pump_once(index)
+            {
+                left = left.saturating_sub(read);
+            }
         }
         let mut closed = Vec::new();
         for output in &mut self.outputs {
@@ -140,6 +159,17 @@ impl Attached {
         }
         self.stdin = None;
         closed
+    }
+
+    /// Whether output waits for the log to be reopened.
+    pub(super) fn is_log_full(&self) -> bool {
+        self.log.as_ref().is_some_and(LogFile::is_full)
+    }
+
+    pub(super) fn drop_log_records(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.drop_records();
+        }
     }
 
     pub(super) fn reopen_log(&mut self) -> io::Result<()> {

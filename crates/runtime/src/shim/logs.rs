@@ -73,34 +73,56 @@ pub(super) struct LogFile {
     file: File,
     /// The last write stopped within a record.
     torn: bool,
+    bytes: u64,
+    /// The log is full at this size, until it is reopened.
+    limit: Option<u64>,
+    /// What is written to a full log is dropped.
+    drops: bool,
 }
 
 impl LogFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    /// `max_bytes` is the size from which somebody rotates the log; it is full at twice that size.
+    pub(super) fn open(path: &Path, max_bytes: Option<u64>) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        Ok(Self { path: path.to_owned(), file: append(path)?, torn: false })
+        let (file, bytes) = append(path)?;
+        let limit = max_bytes.map(|bytes| bytes.saturating_mul(2));
+        Ok(Self { path: path.to_owned(), file, torn: false, bytes, limit, drops: false })
     }
 
     pub(super) fn reopen(&mut self) -> io::Result<()> {
-        self.file = append(&self.path)?;
-        self.torn = false;
+        (self.file, self.bytes) = append(&self.path)?;
+        (self.torn, self.drops) = (false, false);
         Ok(())
+    }
+
+    /// Whether it must be reopened before more is written. Not once its records are dropped.
+    pub(super) fn is_full(&self) -> bool {
+        !self.drops && self.limit.is_some_and(|limit| self.bytes >= limit)
+    }
+
+    /// Drops what comes until the log is reopened.
+    pub(super) fn drop_records(&mut self) {
+        self.drops = true;
     }
 
     /// Appends records. On a full disk they are lost, and the container goes on: it neither waits nor loses its stdout.
     pub(super) fn write(&mut self, records: &[u8]) {
-        if records.is_empty() || (self.torn && self.file.write_all(b"\n").is_err()) {
+        if records.is_empty() || self.drops || (self.torn && self.file.write_all(b"\n").is_err()) {
             return;
         }
+        self.bytes = self.bytes.saturating_add(records.len() as u64);
         self.torn = self.file.write_all(records).is_err();
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
+/// The file, and its size.
+fn append(path: &Path) -> io::Result<(File, u64)> {
     use std::os::unix::fs::OpenOptionsExt;
-    File::options().create(true).append(true).mode(0o640).open(path)
+    let file = File::options().create(true).append(true).mode(0o640).open(path)?;
+    let bytes = file.metadata()?.len();
+    Ok((file, bytes))
 }
 
 #[cfg(test)]
@@ -124,14 +146,32 @@ mod tests {
     fn records_that_a_full_disk_cut_off_do_not_run_into_later_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("0.log");
-        let mut log = LogFile::open(&path).expect("opened");
+        let mut log = LogFile::open(&path, None).expect("opened");
         log.write(b"one\n");
         log.file = File::options().append(true).open("/dev/full").expect("a full device");
         log.write(b"lost\n");
         assert!(log.torn);
-        log.file = append(&path).expect("opened");
+        (log.file, _) = append(&path).expect("opened");
         log.write(b"two\n");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "one\n\ntwo\n");
+    }
+
+    #[test]
+    fn a_full_log_holds_its_records_back_until_it_is_reopened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("0.log");
+        std::fs::write(&path, "from before\n").expect("written");
+        let mut log = LogFile::open(&path, Some(10)).expect("opened");
+        assert!(!log.is_full());
+        log.write(b"12345678\n");
+        assert!(log.is_full());
+        log.drop_records();
+        assert!(!log.is_full());
+        log.write(b"dropped\n");
+        std::fs::rename(&path, folder.path().join("0.log.1")).expect("rotated");
+        log.reopen().expect("reopened");
+        log.write(b"kept\n");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "kept\n");
     }
 
     #[track_caller]

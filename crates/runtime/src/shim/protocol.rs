@@ -38,6 +38,9 @@ pub(crate) struct ContainerSetup {
     pub stdin: bool,
     pub stdin_once: bool,
     pub log_path: Option<PathBuf>,
+    /// The size from which the kubelet rotates the log; none if nobody rotates it.
+    #[serde(default)]
+    pub log_max_bytes: Option<u64>,
     /// Unpacked layers, topmost first.
     pub lower: Vec<PathBuf>,
     /// Where its root filesystem is mounted, below the pod's private mount.

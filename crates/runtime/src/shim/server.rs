@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -45,7 +46,13 @@ struct Container {
     state: ContainerState,
     pidfd: Option<OwnedFd>,
     io: Attached,
+    /// Its log is full: its output is not read before this moment, or before the log is reopened.
+    held_until: Option<Instant>,
 }
+
+/// How long a container waits for its full log to be rotated. Then it goes on and what it writes is dropped, as it must not depend on
+/// a kubelet that is not there.
+const ROTATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 enum Purpose {
     Create { container: String, io: Box<Attached>, setup: Box<ContainerSetup> },
@@ -126,7 +133,7 @@ impl Server {
     pub(super) fn run(&mut self) -> Result<(), ServerError> {
         let mut events = [EpollEvent::empty(); 32];
         loop {
-            let ready = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+            let ready = match self.epoll.wait(&mut events, self.timeout()) {
                 Ok(ready) => ready,
                 Err(Errno::EINTR) => continue,
                 Err(error) => return Err(ServerError::Wait(error.into())),
@@ -140,6 +147,8 @@ impl Server {
                     }
                 }
             }
+            // A log that was reopened in this turn.
+            self.stop_holding(Instant::now());
             if let Some((client, call)) = self.stopping
                 && self.pending.is_empty()
                 && self.containers.values().all(|c| c.state.pid == 0 || c.state.finished_at != 0)
@@ -163,6 +172,39 @@ impl Server {
                     let closed = found.io.close(index);
                     self.sources.remove(&token);
                     self.unwatch(closed);
+                } else if found.io.is_log_full() && found.held_until.is_none() {
+                    found.held_until = Some(Instant::now() + ROTATION_TIMEOUT);
+                    for (_, output) in found.io.sources() {
+                        let _ = self.epoll.delete(output);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long to wait at most: until the first held container goes on.
+    fn timeout(&self) -> EpollTimeout {
+        let first = self.containers.values().filter_map(|container| container.held_until).min();
+        let wait = first.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        wait.and_then(|wait| EpollTimeout::try_from(wait).ok()).unwrap_or(EpollTimeout::NONE)
+    }
+
+    /// Reads the output of held containers again whose log was reopened, or was not in time.
+    fn stop_holding(&mut self, now: Instant) {
+        for (id, container) in &mut self.containers {
+            let Some(until) = container.held_until else { continue };
+            if container.io.is_log_full() {
+                if now < until {
+                    continue;
+                }
+                container.io.drop_log_records();
+            }
+            container.held_until = None;
+            for (index, output) in container.io.sources() {
+                let source = Source::Output { container: id.clone(), index };
+                let token = self.sources.iter().find(|(_, known)| **known == source).map(|(token, _)| *token);
+                if let Some(token) = token {
+                    let _ = self.epoll.add(output, EpollEvent::new(EpollFlags::EPOLLIN, token));
                 }
             }
         }
@@ -334,7 +376,7 @@ impl Server {
         }
         let directory = container_directory(&self.directory, &id);
         let state = ContainerState { pid: pid.as_raw(), ..ContainerState::default() };
-        let container = Container { directory, setup, state, pidfd: pidfd(pid), io };
+        let container = Container { directory, setup, state, pidfd: pidfd(pid), io, held_until: None };
         container.save()?;
         self.containers.insert(id, container);
         Ok(())
