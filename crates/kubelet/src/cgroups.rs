@@ -76,7 +76,61 @@ impl Cgroups {
         if let Some(memory) = limits.memory {
             write(&path, "memory.max", &memory.to_string())?;
         }
+        if let Some(pids) = limits.pids {
+            write(&path, "pids.max", &pids.to_string())?;
+        }
         Ok(())
+    }
+
+    /// Limits what all pods together take of the node, so that the node's own processes keep the rest. Safe to repeat.
+    pub(crate) fn limit_all(&self, memory: i64, pids: Option<i64>) -> Result<(), CgroupError> {
+        let files = match self.unified {
+            true => [("", "memory.max", Some(memory)), ("", "pids.max", pids)],
+            false => [("memory", "memory.limit_in_bytes", Some(memory)), ("pids", "pids.max", pids)],
+        };
+        for (controller, file, limit) in files {
+            let hierarchy = self.mount.join(controller);
+            let Some(limit) = limit.filter(|_| hierarchy.is_dir()) else { continue };
+            let mut path = hierarchy;
+            for part in self.root.split('/').filter(|part| !part.is_empty()) {
+                if self.unified {
+                    enable_controllers(&path);
+                }
+                path.push(part);
+                create(&path)?;
+            }
+            write(&path, file, &limit.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The limit of all pods' memory together, and their working set. None where there is no limit.
+    pub(crate) fn memory(&self) -> Option<(i64, i64)> {
+        let controller = if self.unified { "" } else { "memory" };
+        let group = self.mount.join(controller).join(self.root.trim_start_matches('/'));
+        let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
+        let number = |file: &str| read(file)?.trim().parse::<i64>().ok();
+        let (limit, usage, inactive) = match self.unified {
+            true => ("memory.max", "memory.current", "inactive_file "),
+            false => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+        };
+        // Version 1 says "no limit" with the largest page-aligned number.
+        let limit = number(limit).filter(|limit| *limit < 1 << 60)?;
+        let stat = read("memory.stat")?;
+        let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse::<i64>().ok());
+        Some((limit, (number(usage)? - inactive.unwrap_or(0)).max(0)))
+    }
+
+    /// How many processes and threads a pod has.
+    pub(crate) fn processes(&self, uid: &str) -> u64 {
+        let controller = if self.unified { "" } else { "pids" };
+        let classes = [Class::Guaranteed, Class::Burstable, Class::BestEffort];
+        let counts = classes.into_iter().filter_map(|class| {
+            let group = self.parent_of(class, uid);
+            let file = self.mount.join(controller).join(group.trim_start_matches('/')).join("pids.current");
+            std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
+        });
+        counts.sum()
     }
 
     fn ensure_v1(&self, parent: &str, limits: &PodLimits) -> Result<(), CgroupError> {
@@ -102,6 +156,9 @@ impl Cgroups {
         }
         if let (Some(memory), Some(limit)) = (of("memory"), limits.memory) {
             write(&memory, "memory.limit_in_bytes", &limit.to_string())?;
+        }
+        if let (Some(pids), Some(limit)) = (of("pids"), limits.pids) {
+            write(&pids, "pids.max", &limit.to_string())?;
         }
         Ok(())
     }
@@ -215,7 +272,9 @@ mod tests {
                 { "requests": { "cpu": "500m" }, "limits": { "cpu": "1", "memory": "64Mi" } } }] },
         }))
         .expect("a pod");
-        let limits = crate::resources::of_pod(&pod);
+        let limits = crate::resources::PodLimits { pids: Some(99), ..crate::resources::of_pod(&pod) };
+        cgroups.limit_all(1 << 30, Some(1000)).expect("limited");
+        assert_eq!(cgroups.memory().map(|(limit, used)| (limit, used < 1 << 20)), Some((1 << 30, true)));
         cgroups.ensure(&pod, &limits).expect("made");
         cgroups.ensure(&pod, &limits).expect("again");
         let parent = cgroups.pod_parent(&pod);
@@ -226,6 +285,11 @@ mod tests {
             (format!("/sys/fs/cgroup/cpu{parent}/cpu.cfs_quota_us"), "100000")
         };
         assert_eq!(std::fs::read_to_string(file).expect("a limit").trim(), want);
+        let pids = if cgroups.unified { "" } else { "pids" };
+        let pids_of = |group: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{pids}{group}/pids.max"));
+        assert_eq!(pids_of(&parent).expect("a limit").trim(), "99");
+        assert_eq!(pids_of(&root).expect("a limit").trim(), "1000");
+        assert_eq!(cgroups.processes("u1"), 0);
         assert_eq!(cgroups.pods(), ["u1"]);
         cgroups.remove("u1").expect("removed");
         assert!(cgroups.pods().is_empty());

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Taint;
 use tokio::sync::watch;
 
-use crate::SysctlAllowlist;
+use crate::{LogLimits, SysctlAllowlist, Thresholds};
 
 pub struct Config {
     pub node_name: String,
@@ -40,6 +41,14 @@ pub struct Config {
     pub static_pod_path: Option<PathBuf>,
     /// The sysctls that pods may set.
     pub sysctls: SysctlAllowlist,
+    /// When container logs are rotated, and how many are kept.
+    pub logs: LogLimits,
+    /// When pods are evicted to keep the node alive.
+    pub eviction: Thresholds,
+    /// Processes and threads of one pod; none is no limit.
+    pub pod_max_pids: Option<u64>,
+    /// What pods do not get of the node: resource names and amounts.
+    pub reserved: BTreeMap<String, Quantity>,
 }
 
 impl Config {
@@ -71,6 +80,10 @@ impl Config {
             register_with_taints: Vec::new(),
             static_pod_path: None,
             sysctls: SysctlAllowlist::default(),
+            logs: LogLimits::default(),
+            eviction: Thresholds::default(),
+            pod_max_pids: None,
+            reserved: BTreeMap::new(),
         }
     }
 }

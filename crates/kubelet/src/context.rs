@@ -1,6 +1,6 @@
 //! What every part of the kubelet shares: the node's settings, the runtime, the API, the clock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,11 +9,13 @@ use client::{Informer, Recorder};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::SysctlAllowlist;
 
 use crate::cgroups::Cgroups;
 use crate::clock::Clock;
+use crate::eviction::thresholds::Pressure;
 use crate::fields::Facts;
 use crate::images::Images;
 use crate::pod::observed::Observed;
@@ -41,6 +43,13 @@ pub(crate) struct Context {
     pub(crate) sysctls: SysctlAllowlist,
     /// Whether the kernel enforces AppArmor profiles.
     pub(crate) has_app_armor: bool,
+    /// The size from which container logs are rotated.
+    pub(crate) log_max_bytes: u64,
+    pub(crate) pod_max_pids: Option<u64>,
+    /// The starved resources of this node.
+    pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
+    /// Counts the pods that hold nothing any more: that left `admitted`.
+    pub(crate) released: watch::Sender<u64>,
     pub(crate) services: Informer<Service>,
     pub(crate) runtime_classes: Informer<RuntimeClass>,
     pub(crate) nodes: Informer<Node>,
@@ -51,6 +60,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// A pod has no containers, volumes or cgroup here any more.
+    pub(crate) fn release(&self, uid: &str) {
+        if self.admitted.lock().remove(uid).is_some() {
+            self.released.send_modify(|count| *count += 1);
+        }
+    }
+
     pub(crate) fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }

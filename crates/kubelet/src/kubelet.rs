@@ -22,7 +22,10 @@ use crate::cgroups::Cgroups;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
+use crate::eviction::Eviction;
+use crate::eviction::usage::max_processes;
 use crate::images::Images;
+use crate::log_rotation::LogRotation;
 use crate::node::info::Machine;
 use crate::node::{NodeKeeper, Setup};
 use crate::pod::labels;
@@ -112,6 +115,10 @@ impl Kubelet {
             max_pods: i64::from(config.max_pods),
             sysctls: config.sysctls,
             has_app_armor: app_armor::is_enabled(),
+            log_max_bytes: config.logs.max_bytes,
+            pod_max_pids: config.pod_max_pids,
+            pressures: watch::Sender::default(),
+            released: watch::Sender::default(),
             services: informers.of::<Service>(),
             runtime_classes: informers.of::<RuntimeClass>(),
             nodes,
@@ -127,11 +134,23 @@ impl Kubelet {
             register: config.register_node,
             labels: config.node_labels,
             taints: config.register_with_taints,
+            thresholds: config.eviction.clone(),
+            reserved: config.reserved.clone(),
         };
         let keeper = Arc::new(NodeKeeper::new(context.clone(), setup));
         let mut is_ready = keeper.ready.subscribe();
         let (tell, inputs) = mpsc::unbounded_channel();
         let mut parts = tokio::task::JoinSet::new();
+        let memory = context.memory - config.reserved.get("memory").map_or(0, |reserved| reserved.value());
+        // The last tenth of the process table is the node's own.
+        let pids = max_processes().map(|most| most / 10 * 9);
+        if let Err(error) = context.cgroups.limit_all(memory, pids) {
+            tracing::warn!(%error, "what all pods use together cannot be limited");
+        }
+        let eviction = Eviction::new(context.clone(), config.eviction, keeper.reference(), tell.clone());
+        parts.spawn(drain.clone().run_until_cancelled_owned(eviction.run()).map(drop));
+        let rotation = LogRotation::new(context.cri.clone(), context.clock.clone(), config.logs);
+        parts.spawn(drain.clone().run_until_cancelled_owned(rotation.run()).map(drop));
         parts.spawn(keeper.run(drain.clone()));
         let (news, heard) = watch::channel(0);
         let (shown, static_pods) = watch::channel(Vec::new());

@@ -5,9 +5,11 @@ mod lease;
 mod register;
 pub(crate) mod status;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::quantity::Quantity;
 use client::{Drain, Key};
 use cri::v1::{ListImagesRequest, NetworkConfig, RuntimeConfig, StatusRequest, UpdateRuntimeConfigRequest};
 use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference};
@@ -19,6 +21,7 @@ use tokio::sync::{Notify, watch};
 use self::info::Machine;
 use self::status::{Facts, Image, Runtime, status};
 use crate::context::Context;
+use crate::eviction::thresholds::Thresholds;
 
 /// How often the status is looked at once the node is ready, and the lease renewed.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -37,6 +40,8 @@ pub(crate) struct NodeKeeper {
     pub(crate) register: bool,
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<k8s_openapi::api::core::v1::Taint>,
+    pub(crate) thresholds: Thresholds,
+    pub(crate) reserved: BTreeMap<String, Quantity>,
     pub(crate) ready: watch::Sender<bool>,
     state: Mutex<State>,
     changed: Notify,
@@ -56,6 +61,8 @@ pub(crate) struct Setup {
     pub(crate) register: bool,
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<k8s_openapi::api::core::v1::Taint>,
+    pub(crate) thresholds: Thresholds,
+    pub(crate) reserved: BTreeMap<String, Quantity>,
 }
 
 impl NodeKeeper {
@@ -68,6 +75,8 @@ impl NodeKeeper {
             register: setup.register,
             labels: setup.labels,
             taints: setup.taints,
+            thresholds: setup.thresholds,
+            reserved: setup.reserved,
             ready: watch::Sender::new(false),
             state: Mutex::default(),
             changed: Notify::new(),
@@ -99,6 +108,7 @@ impl NodeKeeper {
 
     async fn keep_status(&self) {
         let mut tries = 0;
+        let mut pressures = self.context.pressures.subscribe();
         loop {
             if let Err(error) = self.sync().await {
                 tracing::debug!(%error, "node status could not be written");
@@ -109,6 +119,8 @@ impl NodeKeeper {
             tokio::select! {
                 () = pause => (),
                 () = self.changed.notified() => (),
+                // The sender lives in the context.
+                _ = pressures.changed() => (),
             }
         }
     }
@@ -129,6 +141,9 @@ impl NodeKeeper {
             port: self.port,
             max_pods: self.context.max_pods,
             runtime: &runtime,
+            pressures: &self.context.pressures.borrow().clone(),
+            thresholds: &self.thresholds,
+            reserved: &self.reserved,
         };
         let new = status(&facts, &old, self.context.clock.now());
         let overdue = self.state.lock().written_at.is_none_or(|at| at.elapsed() >= REPORT);
@@ -212,7 +227,7 @@ impl NodeKeeper {
         Ok(())
     }
 
-    fn reference(&self) -> ObjectReference {
+    pub(crate) fn reference(&self) -> ObjectReference {
         ObjectReference {
             kind: Some("Node".to_owned()),
             api_version: Some("v1".to_owned()),

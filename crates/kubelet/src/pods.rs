@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
-use crate::pod::worker::{Handle, Signal, Worker};
+use crate::pod::worker::{Handle, Rejection, Signal, Worker};
 use crate::spec;
 
 /// What the dispatcher reacts to.
@@ -25,6 +25,8 @@ pub(crate) enum Input {
     Runtime(String),
     /// Events may have been missed: every pod looks.
     RuntimeLost,
+    /// The node ends the pod with this uid.
+    Evicted(String, Rejection),
 }
 
 /// How long workers may take to come to rest when the node drains.
@@ -113,6 +115,11 @@ impl Pods {
             Input::Runtime(uid) => {
                 if let Some(worker) = self.workers.get(&uid) {
                     worker.send(Signal::Runtime);
+                }
+            }
+            Input::Evicted(uid, rejection) => {
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.send(Signal::Evicted(rejection));
                 }
             }
             Input::RuntimeLost => self.workers.values().for_each(|worker| worker.send(Signal::Runtime)),

@@ -58,6 +58,7 @@ pub(crate) struct PodLimits {
     pub(crate) cpu_shares: i64,
     pub(crate) cpu_quota: Option<i64>,
     pub(crate) memory: Option<i64>,
+    pub(crate) pids: Option<u64>,
 }
 
 pub(crate) fn of_pod(pod: &Pod) -> PodLimits {
@@ -75,12 +76,18 @@ pub(crate) fn of_pod(pod: &Pod) -> PodLimits {
         cpu_shares: shares(pod_request(pod, "cpu").map_or(0, |cpu| cpu.milli_value())),
         cpu_quota: declared("cpu").then(|| quota(total("cpu").map_or(0, |cpu| cpu.milli_value()))),
         memory: declared("memory").then(|| total("memory").map_or(0, |memory| memory.value())),
+        pids: None,
     }
 }
 
 pub(crate) fn pod_request(pod: &Pod, name: &str) -> Option<Quantity> {
     let own = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
     total(pod, name, request, own)
+}
+
+pub(crate) fn pod_limit(pod: &Pod, name: &str) -> Option<Quantity> {
+    let own = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    total(pod, name, limit, own)
 }
 
 /// The most a pod holds at one time: regular containers and sidecars together, or an init container beside earlier sidecars.

@@ -1,6 +1,6 @@
 //! The node's status, from what the machine and the runtime say. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use api::quantity::Quantity;
@@ -13,12 +13,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::info::Machine;
 use crate::clock::whole_seconds;
+use crate::eviction::thresholds::{Pressure, Thresholds};
 
 pub(crate) const VERSION: &str = "v1.36.4-ferry";
 const MAX_IMAGES: usize = 50;
 const MAX_NAMES: usize = 5;
-/// What upstream keeps free before it evicts.
-const MEMORY_RESERVE: i64 = 100 << 20;
 
 pub(crate) struct Runtime {
     /// Why the runtime or its network is not ready; empty when they are.
@@ -38,6 +37,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) port: u16,
     pub(crate) max_pods: i64,
     pub(crate) runtime: &'a Runtime,
+    pub(crate) pressures: &'a BTreeSet<Pressure>,
+    pub(crate) thresholds: &'a Thresholds,
+    /// What pods do not get of the capacity, beside the eviction thresholds.
+    pub(crate) reserved: &'a BTreeMap<String, Quantity>,
 }
 
 /// Fields of others in `old` are kept.
@@ -45,9 +48,13 @@ pub(crate) fn status(facts: &Facts<'_>, old: &NodeStatus, now: Timestamp) -> Nod
     let machine = facts.machine;
     let capacity = capacity(facts);
     let mut allocatable = capacity.clone();
-    allocatable
-        .insert("memory".to_owned(), Text(Quantity::from_bytes((machine.memory - MEMORY_RESERVE).max(0)).to_string()));
-    allocatable.insert("ephemeral-storage".to_owned(), Text((machine.storage / 10 * 9).to_string()));
+    let reserved = |name: &str| facts.reserved.get(name).copied().unwrap_or(Quantity::from_whole(0));
+    let memory = machine.memory - reserved("memory").value() - facts.thresholds.memory(machine.memory);
+    allocatable.insert("memory".to_owned(), Text(Quantity::from_bytes(memory.max(0)).to_string()));
+    let storage = machine.storage - reserved("ephemeral-storage").value() - facts.thresholds.storage(machine.storage);
+    allocatable.insert("ephemeral-storage".to_owned(), Text(storage.max(0).to_string()));
+    let cpus = Quantity::from_milli((machine.cpus * 1000 - reserved("cpu").milli_value()).max(0));
+    allocatable.insert("cpu".to_owned(), Text(cpus.to_string()));
     let address = |type_: &str, address: String| NodeAddress { type_: type_.to_owned(), address };
     let image = |image: &Image| ContainerImage {
         names: Some(image.names.iter().take(MAX_NAMES).cloned().collect()),
@@ -99,11 +106,18 @@ fn capacity(facts: &Facts<'_>) -> BTreeMap<String, Text> {
 
 /// Ready comes last, as upstream has it.
 fn conditions(facts: &Facts<'_>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
-    let pressure = [
-        ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-    ];
+    let pressure = [Pressure::Memory, Pressure::Disk, Pressure::Pid].map(|pressure| {
+        let (reason, message) = match (pressure, facts.pressures.contains(&pressure)) {
+            (Pressure::Memory, false) => ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            (Pressure::Memory, true) => ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+            (Pressure::Disk, false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            (Pressure::Disk, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            (Pressure::Pid, false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            (Pressure::Pid, true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+        };
+        let status = if facts.pressures.contains(&pressure) { "True" } else { "False" };
+        (pressure.as_str(), status, reason, message.to_owned())
+    });
     let ready = if facts.runtime.errors.is_empty() {
         ("Ready", "True", "KubeletReady", "kubelet is posting ready status".to_owned())
     } else {
@@ -111,12 +125,11 @@ fn conditions(facts: &Facts<'_>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCo
         let message = if facts.runtime.errors.len() > 1 { format!("[{joined}]") } else { joined };
         ("Ready", "False", "KubeletNotReady", message)
     };
-    let all = pressure.map(|(type_, reason, message)| (type_, "False", reason, message.to_owned()));
     let foreign = |condition: &&NodeCondition| {
         !["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"].contains(&condition.type_.as_str())
     };
     let mut list: Vec<_> = old.conditions.iter().flatten().filter(foreign).cloned().collect();
-    for (type_, status, reason, message) in all.into_iter().chain([ready]) {
+    for (type_, status, reason, message) in pressure.into_iter().chain([ready]) {
         let known = old.conditions.iter().flatten().find(|condition| condition.type_ == type_);
         let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
         list.push(NodeCondition {
@@ -163,13 +176,14 @@ pub(crate) fn events(old: &NodeStatus, new: &NodeStatus) -> Vec<&'static str> {
         status.conditions.iter().flatten().find(|condition| condition.type_ == type_).map(|c| c.status.clone())
     };
     let mut all = Vec::new();
-    for (type_, reason) in [
-        ("MemoryPressure", "NodeHasSufficientMemory"),
-        ("DiskPressure", "NodeHasNoDiskPressure"),
-        ("PIDPressure", "NodeHasSufficientPID"),
+    for (type_, sufficient, insufficient) in [
+        ("MemoryPressure", "NodeHasSufficientMemory", "NodeHasInsufficientMemory"),
+        ("DiskPressure", "NodeHasNoDiskPressure", "NodeHasDiskPressure"),
+        ("PIDPressure", "NodeHasSufficientPID", "NodeHasInsufficientPID"),
     ] {
-        if of(old, type_) != of(new, type_) {
-            all.push(reason);
+        let now = of(new, type_);
+        if of(old, type_) != now {
+            all.push(if now.as_deref() == Some("True") { insufficient } else { sufficient });
         }
     }
     if of(old, "Ready").is_some_and(|before| Some(before) != of(new, "Ready")) {
@@ -183,6 +197,10 @@ mod tests {
     use super::*;
 
     fn make(errors: &[&str], old: &NodeStatus, second: i64) -> NodeStatus {
+        make_under(&[], errors, old, second)
+    }
+
+    fn make_under(pressures: &[Pressure], errors: &[&str], old: &NodeStatus, second: i64) -> NodeStatus {
         let machine = Machine {
             cpus: 4,
             memory: 8 << 30,
@@ -198,6 +216,9 @@ mod tests {
             port: 10250,
             max_pods: 110,
             runtime: &runtime,
+            pressures: &pressures.iter().copied().collect(),
+            thresholds: &Thresholds::default(),
+            reserved: &BTreeMap::from([("cpu".to_owned(), Quantity::from_milli(500))]),
         };
         status(&facts, old, Timestamp::from_second(second).expect("a time"))
     }
@@ -215,6 +236,17 @@ mod tests {
     }
 
     #[test]
+    fn a_starved_resource_is_a_condition_and_an_event() {
+        let calm = make(&[], &NodeStatus::default(), 1);
+        let starved = make_under(&[Pressure::Disk], &[], &calm, 2);
+        let disk = starved.conditions.iter().flatten().find(|condition| condition.type_ == "DiskPressure");
+        let disk = disk.map(|disk| (disk.status.as_str(), disk.reason.as_deref(), disk.message.as_deref()));
+        assert_eq!(disk, Some(("True", Some("KubeletHasDiskPressure"), Some("kubelet has disk pressure"))));
+        assert_eq!(events(&calm, &starved), ["NodeHasDiskPressure"]);
+        assert_eq!(events(&starved, &make(&[], &starved, 3)), ["NodeHasNoDiskPressure"]);
+    }
+
+    #[test]
     fn capacity_and_what_is_left_for_pods() {
         let made = make(&[], &NodeStatus::default(), 1);
         let text = |list: &Option<BTreeMap<String, Text>>, name: &str| {
@@ -222,6 +254,8 @@ mod tests {
         };
         assert_eq!(text(&made.capacity, "memory").as_deref(), Some("8Gi"));
         assert_eq!(text(&made.allocatable, "memory").as_deref(), Some("8092Mi"));
+        assert_eq!(text(&made.allocatable, "cpu").as_deref(), Some("3500m"));
+        assert_eq!(text(&made.allocatable, "ephemeral-storage").as_deref(), Some("900"));
         assert_eq!(text(&made.allocatable, "pods").as_deref(), Some("110"));
         assert_eq!(text(&made.capacity, "hugepages-2Mi").as_deref(), Some("0"));
     }

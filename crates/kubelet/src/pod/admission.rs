@@ -17,7 +17,7 @@ pub(crate) struct Room {
 }
 
 fn reject(reason: &str, message: String) -> Result<(), Rejection> {
-    Err(Rejection { reason: reason.to_owned(), message })
+    Err(Rejection { reason: reason.to_owned(), message, ..Rejection::default() })
 }
 
 pub(crate) fn admit(pod: &Pod, node: Option<&Node>, others: &[Arc<Pod>], room: &Room) -> Result<(), Rejection> {

@@ -9,6 +9,9 @@ use crate::spec;
 pub(crate) const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
+/// Set on a pod that the node ends for its own sake; otherwise it is another's.
+pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// A condition's status, reason and message.
 #[derive(Clone, Debug, PartialEq)]
 struct Verdict {
@@ -31,10 +34,24 @@ pub(crate) fn conditions(
     old: &PodStatus,
     new: &PodStatus,
     sandbox: bool,
+    disruption: Option<&str>,
     now: Timestamp,
 ) -> Vec<PodCondition> {
     let foreign = |condition: &&PodCondition| !OWNED.contains(&condition.type_.as_str());
     let mut all: Vec<_> = spec::status(pod).conditions.iter().flatten().filter(foreign).cloned().collect();
+    if let Some(message) = disruption {
+        let known = old.conditions.iter().flatten().find(|condition| condition.type_ == DISRUPTION_TARGET);
+        all.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        all.push(PodCondition {
+            type_: DISRUPTION_TARGET.to_owned(),
+            status: "True".to_owned(),
+            reason: Some("TerminationByKubelet".to_owned()),
+            message: Some(message.to_owned()),
+            last_transition_time: Some(known.and_then(|known| known.last_transition_time.clone()).unwrap_or(Time(now))),
+            observed_generation: pod.metadata.generation,
+            ..Default::default()
+        });
+    }
     let statuses: Vec<&ContainerStatus> =
         new.init_container_statuses.iter().chain(&new.container_statuses).flatten().collect();
     let phase = new.phase.as_deref().unwrap_or_default();

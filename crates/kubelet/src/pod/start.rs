@@ -1,5 +1,6 @@
 //! Starts one container: its image, its configuration, create, start, postStart hook.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -46,6 +47,12 @@ pub(crate) struct Start<'a> {
     pub(crate) sandbox: &'a PodSandboxConfig,
     pub(crate) volumes: &'a MountedVolumes,
     pub(crate) ending: &'a Drain,
+}
+
+fn annotations(pod: &Pod, container: &Container, attempt: u32, log_max_bytes: u64) -> BTreeMap<String, String> {
+    let mut all = labels::container_annotations(pod, container, attempt);
+    all.insert(cri::LOG_MAX_SIZE.to_owned(), log_max_bytes.to_string());
+    all
 }
 
 impl Start<'_> {
@@ -165,7 +172,7 @@ impl Start<'_> {
             envs: env.iter().map(|(key, value)| KeyValue { key: key.clone(), value: value.clone().into() }).collect(),
             mounts,
             labels: labels::container_labels(pod, container),
-            annotations: labels::container_annotations(pod, container, attempt),
+            annotations: annotations(pod, container, attempt, context.log_max_bytes),
             log_path: format!("{}/{attempt}.log", container.name),
             stdin: container.stdin == Some(true),
             stdin_once: container.stdin_once == Some(true),

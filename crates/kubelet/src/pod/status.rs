@@ -43,6 +43,8 @@ pub(crate) struct Verdict<'a> {
     pub(crate) phase: &'a str,
     pub(crate) reason: &'a str,
     pub(crate) message: &'a str,
+    /// The pod gets the condition DisruptionTarget.
+    pub(crate) is_disruption: bool,
 }
 
 pub(crate) fn status(inputs: &Inputs<'_>, forced: Option<&Verdict<'_>>) -> PodStatus {
@@ -90,7 +92,8 @@ pub(crate) fn status(inputs: &Inputs<'_>, forced: Option<&Verdict<'_>>) -> PodSt
     new.phase = Some(found);
     set_addresses(inputs, &mut new);
     let sandbox = !observed.sandbox_changed(pod).0;
-    new.conditions = Some(conditions(pod, old, &new, sandbox, now));
+    let disruption = forced.filter(|forced| forced.is_disruption).map(|forced| forced.message);
+    new.conditions = Some(conditions(pod, old, &new, sandbox, disruption, now));
     new
 }
 

@@ -20,7 +20,7 @@ use crate::clock::after;
 use crate::context::{container_reference, pod_reference};
 use crate::images::describe;
 use crate::volumes::Maker;
-use crate::{app_armor, resources, runtime_class, spec, sysctls};
+use crate::{app_armor, eviction, log_rotation, resources, runtime_class, spec, sysctls};
 
 /// How soon a start that failed is tried again where nothing else says so.
 const RETRY_START: std::time::Duration = std::time::Duration::from_secs(10);
@@ -80,7 +80,7 @@ impl Worker {
                 drop(admitted);
                 self.context.recorder.warning(&pod_reference(&self.pod), &rejection.reason, rejection.message.clone());
                 let message = format!("Pod was rejected: {}", rejection.message);
-                self.rejected = Some(Rejection { reason: rejection.reason, message });
+                self.rejected = Some(Rejection { message, ..rejection });
                 return false;
             }
         }
@@ -88,12 +88,13 @@ impl Worker {
         true
     }
 
-    /// The admission checks in upstream's order: sysctls, whether the pod fits, AppArmor.
+    /// The admission checks in upstream's order: pressure, sysctls, whether the pod fits, AppArmor.
     fn admit_settings(&self, fits: impl FnOnce(&Pod) -> Result<(), Rejection>) -> Result<(), Rejection> {
         let reject = |reason: &str| {
             let reason = reason.to_owned();
-            move |message| Rejection { reason, message }
+            move |message| Rejection { reason, message, ..Rejection::default() }
         };
+        eviction::admit(&self.pod, &self.context.pressures.borrow()).map_err(reject(eviction::EVICTED))?;
         self.context.sysctls.check(&self.pod).map_err(reject(sysctls::FORBIDDEN))?;
         fits(&self.pod)?;
         app_armor::check(&self.pod, self.context.has_app_armor).map_err(reject(app_armor::NOT_ADMITTED))
@@ -110,9 +111,13 @@ impl Worker {
         if past && self.rejected.is_none() {
             let message = "Pod was active on the node longer than the specified deadline".to_owned();
             self.context.recorder.normal(&pod_reference(&self.pod), "DeadlineExceeded", message.clone());
-            self.rejected = Some(Rejection { reason: "DeadlineExceeded".to_owned(), message });
+            self.rejected = Some(Rejection { reason: "DeadlineExceeded".to_owned(), message, ..Rejection::default() });
         }
         past
+    }
+
+    fn limits(&self, pod: &Pod) -> resources::PodLimits {
+        resources::PodLimits { pids: self.context.pod_max_pids, ..resources::of_pod(pod) }
     }
 
     /// Folders, cgroup and volumes. On failure says so in an event and returns when to try again.
@@ -125,7 +130,7 @@ impl Worker {
             self.context.recorder.warning(&reference, "Failed", message);
             return Some(self.retry_at());
         }
-        if let Err(error) = self.context.cgroups.ensure(&pod, &resources::of_pod(&pod)) {
+        if let Err(error) = self.context.cgroups.ensure(&pod, &self.limits(&pod)) {
             let message = format!("unable to ensure pod container exists: {error}");
             self.context.recorder.warning(&reference, "FailedCreatePodContainer", message);
             return Some(self.retry_at());
@@ -356,7 +361,7 @@ impl Worker {
                 let request = RemoveContainerRequest { container_id: seen.id.clone() };
                 unless_gone(self.context.cri.remove_container(request).await)?;
                 if !seen.log_path.is_empty() {
-                    let _ = std::fs::remove_file(&seen.log_path);
+                    log_rotation::remove(Path::new(&seen.log_path));
                 }
             }
         }

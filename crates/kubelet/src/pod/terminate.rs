@@ -7,6 +7,7 @@ use super::kill;
 use super::observed::{Observed, observe, unless_gone};
 use super::worker::{Next, Worker};
 use super::writer;
+use crate::eviction::EVICTED;
 use crate::spec;
 use crate::volumes::mounts;
 
@@ -29,14 +30,22 @@ impl Worker {
         }
         self.reasons.clear();
         self.report(&observed, true);
-        self.context.admitted.lock().remove(&uid);
         if !self.gone && !spec::is_deleted(&self.pod) {
-            self.release().await;
+            if self.is_evicted() {
+                // It was to make room.
+                self.remove(&observed).await?;
+                self.release().await;
+                self.remove_files().await;
+            } else {
+                self.release().await;
+            }
+            self.context.release(&uid);
             return Ok(Next::Wait(None));
         }
         self.remove(&observed).await?;
         self.release().await;
         self.remove_files().await;
+        self.context.release(&uid);
         if !self.gone {
             self.writer.flushed().await;
             writer::delete(&self.context.client, &self.pod).await;
@@ -66,9 +75,14 @@ impl Worker {
         }
     }
 
-    /// What the deletion says; otherwise each container's own.
+    /// The shorter one of the deletion's and the eviction's; without both each container has its own.
     fn grace(&self) -> Option<i64> {
-        self.pod.metadata.deletion_grace_period_seconds
+        let evicted = self.rejected.as_ref().and_then(|rejection| rejection.grace_seconds);
+        [self.pod.metadata.deletion_grace_period_seconds, evicted].into_iter().flatten().min()
+    }
+
+    fn is_evicted(&self) -> bool {
+        self.rejected.as_ref().is_some_and(|rejection| rejection.reason == EVICTED)
     }
 
     /// Dead containers go with their sandboxes.

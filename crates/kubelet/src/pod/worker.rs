@@ -36,6 +36,8 @@ pub(crate) enum Signal {
     Runtime,
     /// A ConfigMap or Secret that the pod uses has changed.
     Source,
+    /// The node is to end it.
+    Evicted(Rejection),
 }
 
 /// The dispatcher's end of a worker.
@@ -47,7 +49,7 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn send(&self, signal: Signal) {
         let ends = match &signal {
-            Signal::Gone => true,
+            Signal::Gone | Signal::Evicted(_) => true,
             Signal::Pod(pod) => spec::is_deleted(pod),
             Signal::Runtime | Signal::Source => false,
         };
@@ -60,10 +62,14 @@ impl Handle {
 }
 
 /// Why a pod was failed by this node rather than by its containers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rejection {
     pub(crate) reason: String,
     pub(crate) message: String,
+    /// How long its containers get; none is what the pod says.
+    pub(crate) grace_seconds: Option<i64>,
+    /// The node ends it for its own sake: the pod gets the condition DisruptionTarget.
+    pub(crate) is_disruption: bool,
 }
 
 pub(crate) struct Worker {
@@ -171,7 +177,7 @@ impl Worker {
         }
         self.context.sources.unregister(spec::uid(&self.pod));
         self.context.images.forget_pod(spec::uid(&self.pod));
-        self.context.admitted.lock().remove(spec::uid(&self.pod));
+        self.context.release(spec::uid(&self.pod));
     }
 
     pub(super) fn retry_at(&mut self) -> Timestamp {
@@ -239,6 +245,8 @@ impl Worker {
                 self.pod = pod;
             }
             Signal::Gone => self.gone = true,
+            // The first reason stays.
+            Signal::Evicted(rejection) => drop(self.rejected.get_or_insert(rejection)),
             Signal::Source => self.hold.clear(),
             Signal::Runtime => (),
         }
@@ -267,6 +275,7 @@ impl Worker {
             phase: "Failed",
             reason: &rejection.reason,
             message: &rejection.message,
+            is_disruption: rejection.is_disruption,
         });
         let mut new = status(&inputs, forced.as_ref());
         // A pod that could still have running containers is not reported as finished.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::conditions::OWNED;
+use super::conditions::{DISRUPTION_TARGET, OWNED};
 use crate::spec;
 
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -147,8 +147,8 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
 fn changed_conditions(old: Option<&Value>, new: &Value) -> Option<Value> {
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     let old = list(old);
-    let ours =
-        |condition: &Value| condition.get("type").and_then(Value::as_str).is_some_and(|type_| OWNED.contains(&type_));
+    let is_ours = |type_: &str| OWNED.contains(&type_) || type_ == DISRUPTION_TARGET;
+    let ours = |condition: &Value| condition.get("type").and_then(Value::as_str).is_some_and(is_ours);
     let named = |condition: &Value| old.iter().find(|known| known.get("type") == condition.get("type")).cloned();
     let mut changed = Vec::new();
     for condition in list(Some(new)).into_iter().filter(|condition| ours(condition)) {
