@@ -37,7 +37,7 @@ mod warnings;
 
 pub use self::pod_validation::allow_privileged;
 
-pub(crate) use self::certificates::{asks_for_group, common_name, set_requester};
+pub(crate) use self::certificates::{requested_subject, set_requester};
 pub(crate) use self::pod::qos_class;
 use api::field::{FieldError, Path};
 use api::validation::{Again, NameRule};

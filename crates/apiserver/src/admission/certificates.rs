@@ -100,7 +100,12 @@ impl Plugin for SubjectRestriction {
         request: &Object,
     ) -> Result<(), ApiError> {
         let signer = request.text(&["spec", "signerName"]);
-        if signer == API_CLIENTS && strategy::asks_for_group(request, "system:masters") {
+        if signer != API_CLIENTS {
+            return Ok(());
+        }
+        let subject = strategy::requested_subject(request);
+        let subject = subject.ok_or_else(|| attributes.forbidden("failed to parse CSR".to_owned()))?;
+        if subject.organizations.iter().any(|group| group == "system:masters") {
             let why = format!("use of {API_CLIENTS} signer with system:masters group is not allowed");
             return Err(attributes.forbidden(why));
         }

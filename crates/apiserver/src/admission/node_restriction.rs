@@ -240,9 +240,9 @@ fn signing_request(node: &str, attributes: &Attributes<'_>, request: &Object) ->
     if attributes.operation != Operation::Create || !attributes.subresource.is_empty() || !of_kubelets {
         return Ok(());
     }
-    match strategy::common_name(request) {
+    match strategy::requested_subject(request) {
         None => Err("unable to parse csr".into()),
-        Some(name) if name == format!("system:node:{node}") => Ok(()),
+        Some(subject) if subject.common_name == format!("system:node:{node}") => Ok(()),
         Some(_) => Err(format!("can only create a node CSR with CN=system:node:{node}")),
     }
 }

@@ -89,11 +89,10 @@ fn end(certificate: &[u8]) -> u64 {
 }
 
 fn user(certificate: &[u8]) -> Option<UserInfo> {
-    let (_, read) = X509Certificate::from_der(certificate).ok()?;
-    let subject = read.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let organizations: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    let mut user = UserInfo::authenticated(name, &organizations);
+    let subject =
+        ::x509::Subject::of_certificate(certificate).ok().filter(|subject| !subject.common_name.is_empty())?;
+    let organizations: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
+    let mut user = UserInfo::authenticated(subject.common_name, &organizations);
     // Tells one credential of a user from another, as the identifier of a token does.
     let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
     let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

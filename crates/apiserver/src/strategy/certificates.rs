@@ -5,9 +5,9 @@ use api::validation::{NameRule, is_subdomain};
 use api::{Object, ObjectExt as _, UserInfo};
 use base64::Engine as _;
 use serde_json::{Value, json};
+use x509::{Subject, SubjectError};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer as _, Pem, X509Certificate};
-use x509_parser::x509::X509Name;
 
 use super::check::{At, check, unique};
 use super::{Strategy, items, items_mut};
@@ -114,27 +114,9 @@ pub(crate) fn set_requester(request: &mut Object, user: &UserInfo) {
     }
 }
 
-/// The subject of the certificate that is asked for would be in this group.
-pub(crate) fn asks_for_group(request: &Object, group: &str) -> bool {
-    let is =
-        |subject: &X509Name<'_>| subject.iter_organization().any(|own| own.as_str().is_ok_and(|name| name == group));
-    of_subject(request, is).unwrap_or(false)
-}
-
-/// The common name of that subject; `None` if the request cannot be read.
-pub(crate) fn common_name(request: &Object) -> Option<String> {
-    let name = |subject: &X509Name<'_>| {
-        let first = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
-        first.unwrap_or_default().to_owned()
-    };
-    of_subject(request, name)
-}
-
-fn of_subject<T>(request: &Object, ask: impl FnOnce(&X509Name<'_>) -> T) -> Option<T> {
-    let bytes = decoded(request.text(&["spec", "request"]));
-    let pem = Pem::iter_from_buffer(&bytes).next()?.ok()?;
-    let (_, request) = X509CertificationRequest::from_der(&pem.contents).ok()?;
-    Some(ask(&request.certification_request_info.subject))
+/// The subject of the certificate that a CertificateSigningRequest asks for; `None` if the request cannot be read.
+pub(crate) fn requested_subject(request: &Object) -> Option<Subject> {
+    Subject::of_request(&decoded(request.text(&["spec", "request"]))).ok()
 }
 
 /// What holds for every write of a status; conditions of the `closed` types are another's to decide.
@@ -245,12 +227,15 @@ fn decoded(text: &str) -> Vec<u8> {
 
 /// Why a request cannot be signed: it must be well-formed, and made by the holder of its key.
 fn refused_request(text: &str) -> Option<String> {
-    let bytes = decoded(text);
-    let pem =
-        Pem::iter_from_buffer(&bytes).next().and_then(Result::ok).filter(|pem| pem.label == "CERTIFICATE REQUEST");
-    let Some(pem) = pem else { return Some("PEM block type must be CERTIFICATE REQUEST".to_owned()) };
-    match X509CertificationRequest::from_der(&pem.contents) {
-        Ok((_, request)) => request.verify_signature().err().map(|error| format!("x509: {error}")),
+    let Ok(der) = x509::request_der(&decoded(text)) else {
+        return Some(SubjectError::NotARequest.to_string());
+    };
+    match X509CertificationRequest::from_der(&der) {
+        Ok((_, request)) => {
+            let subject = Subject::of_name(&request.certification_request_info.subject);
+            let unreadable = subject.err().map(|error| format!("x509: {error}"));
+            unreadable.or_else(|| request.verify_signature().err().map(|error| format!("x509: {error}")))
+        }
         Err(error) => Some(format!("x509: {error}")),
     }
 }

@@ -1,5 +1,6 @@
 //! What a signing request asks for, and whether that is what a kubelet may ask for. The texts are upstream's.
 
+use x509::Subject;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
@@ -25,15 +26,10 @@ struct Kinds {
 
 impl Request {
     pub(super) fn parse(pem: &[u8]) -> Result<Self, String> {
-        let (_, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| error.to_string())?;
-        if pem.label != "CERTIFICATE REQUEST" {
-            return Err("PEM block type must be CERTIFICATE REQUEST".into());
-        }
-        let (_, request) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
-        let subject = &request.certification_request_info.subject;
-        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            attribute.as_str().unwrap_or_default().to_owned()
-        };
+        let der = x509::request_der(pem).map_err(|error| error.to_string())?;
+        let (_, request) = X509CertificationRequest::from_der(&der).map_err(|error| error.to_string())?;
+        let subject =
+            Subject::of_name(&request.certification_request_info.subject).map_err(|error| error.to_string())?;
         let mut names = Kinds::default();
         for extension in request.requested_extensions().into_iter().flatten() {
             let ParsedExtension::SubjectAlternativeName(alternative) = extension else { continue };
@@ -47,11 +43,7 @@ impl Request {
                 }
             }
         }
-        Ok(Self {
-            common_name: subject.iter_common_name().last().map(text).unwrap_or_default(),
-            organizations: subject.iter_organization().map(text).collect(),
-            names,
-        })
+        Ok(Self { common_name: subject.common_name, organizations: subject.organizations, names })
     }
 
     pub(super) fn check_kubelet_client(&self, usages: &[String]) -> Result<(), String> {

@@ -53,8 +53,9 @@ impl Signing {
     /// The certificate, in PEM.
     pub(super) fn sign(&self, spec: &CertificateSigningRequestSpec, now: Timestamp) -> Result<String, SigningError> {
         let wrong = |error: &dyn std::fmt::Display| SigningError::Request(error.to_string());
-        let text = std::str::from_utf8(&spec.request.0).map_err(|error| wrong(&error))?;
-        let mut request = CertificateSigningRequestParams::from_pem(text).map_err(|error| wrong(&error))?;
+        // The very bytes that were validated: another reader of the PEM text could find another block.
+        let der = x509::request_der(&spec.request.0).map_err(|error| wrong(&error))?;
+        let mut request = CertificateSigningRequestParams::from_der(&der.into()).map_err(|error| wrong(&error))?;
         let lifetime = self.lifetime(spec);
         let lasts = if lifetime < SHORT { lifetime } else { lifetime - BACKDATE };
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);

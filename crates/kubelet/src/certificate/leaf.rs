@@ -35,13 +35,10 @@ impl Leaf {
                 known.until = known.until.min(until);
                 continue;
             }
-            let subject = certificate.subject();
+            let subject = x509::Subject::of_name(certificate.subject()).ok()?;
             let mut read = Self {
-                common_name: subject.iter_common_name().next().and_then(|name| name.as_str().ok())?.to_owned(),
-                organizations: subject
-                    .iter_organization()
-                    .filter_map(|name| name.as_str().ok().map(str::to_owned))
-                    .collect(),
+                common_name: subject.common_name,
+                organizations: subject.organizations,
                 from,
                 until,
                 public_key: certificate.public_key().raw.to_vec(),

@@ -14,7 +14,6 @@ use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 const TOKEN_TTL: Duration = Duration::from_secs(2 * 60);
 const ALLOWED_TTL: Duration = Duration::from_secs(5 * 60);
@@ -25,13 +24,9 @@ const MAX_TOKEN: usize = 64 << 10;
 
 /// The names in a client certificate; that it is genuine is the TLS configuration's business.
 pub(super) fn holder(der: &[u8]) -> Option<UserInfo> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = certificate.subject();
-    // As Go reads a subject: of several common names the last one counts.
-    let name = subject.iter_common_name().last()?.as_str().ok()?.to_owned();
-    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok().map(str::to_owned));
-    let groups = groups.chain(["system:authenticated".to_owned()]).collect();
-    Some(UserInfo { username: Some(name), groups: Some(groups), ..Default::default() })
+    let subject = x509::Subject::of_certificate(der).ok().filter(|subject| !subject.common_name.is_empty())?;
+    let groups = subject.organizations.into_iter().chain(["system:authenticated".to_owned()]).collect();
+    Some(UserInfo { username: Some(subject.common_name), groups: Some(groups), ..Default::default() })
 }
 
 /// Why a request is not served: a status code and its text, both upstream's.
