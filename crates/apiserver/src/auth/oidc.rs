@@ -1,28 +1,26 @@
 //! ID tokens of OpenID Connect issuers: whose claims become whose name.
 
-use std::path::{Path, PathBuf};
+mod keys;
+
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use api::{Object, ObjectExt as _, UserInfo};
 use cel::Type;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
+use self::keys::KeySet;
 use super::expression::Expression;
 use super::jwt::{ALGORITHMS, Key, Unverified};
 use super::settings::OidcSettings;
 use crate::outbound::connect::Trust;
 use crate::outbound::{Outbound, OutboundError};
 
-/// Keys are asked for again for a token whose key is not known, but not more often than this.
-const REFRESH_PAUSE: Duration = Duration::from_secs(10);
 const LEEWAY_SECONDS: i64 = 10;
 
 /// One issuer, and how its claims are read.
 pub(crate) struct Issuer {
     url: String,
-    discovery: String,
     audiences: Vec<String>,
     username: Mapping,
     groups: Option<Mapping>,
@@ -32,21 +30,12 @@ pub(crate) struct Issuer {
     claim_rules: Vec<Expression>,
     user_rules: Vec<Expression>,
     algorithms: Vec<String>,
-    http: Outbound,
-    /// Where its keys are; `None` where it publishes them itself.
-    jwks_file: Option<PathBuf>,
-    keys: Mutex<Keys>,
+    keys: KeySet,
 }
 
 enum Mapping {
     Claim { name: String, prefix: String },
     Expression(Expression),
-}
-
-#[derive(Default)]
-struct Keys {
-    known: Arc<Vec<Key>>,
-    asked: Option<Instant>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +46,11 @@ pub(crate) enum OidcError {
     Discovery(String),
     #[error("oidc: authenticator not initialized: {path} holds no keys that can be used: {why}")]
     File { path: PathBuf, why: String },
+    #[error("oidc: authenticator not initialized: the issuer did not answer in time")]
+    Timeout,
+    /// A failure that several requests wait for.
+    #[error(transparent)]
+    Shared(#[from] Arc<Self>),
     #[error("oidc: verify token: {0}")]
     Verify(String),
     #[error("oidc: {0}")]
@@ -80,8 +74,9 @@ impl Issuer {
         if let Some(odd) = flags.signing_algs.iter().find(|name| !ALGORITHMS.contains(&name.as_str())) {
             return Err(format!("oidc: unsupported signing alg: {odd:?}"));
         }
-        Self {
-            discovery: well_known(&flags.issuer_url),
+        let (url, http) = (&flags.issuer_url, client(&flags.issuer_url, authority.as_deref())?);
+        let keys = KeySet::new(url, well_known(url), http, jwks_file).map_err(|error| error.to_string())?;
+        Ok(Self {
             audiences: vec![flags.client_id.clone()],
             username: Mapping::Claim { name: flags.username_claim.clone(), prefix },
             groups,
@@ -91,12 +86,9 @@ impl Issuer {
             user_rules: Vec::new(),
             required: flags.required_claims.clone(),
             algorithms: flags.signing_algs.clone(),
-            http: client(&flags.issuer_url, authority.as_deref())?,
-            url: flags.issuer_url.clone(),
-            jwks_file,
-            keys: Mutex::default(),
-        }
-        .with_file_read()
+            url: url.clone(),
+            keys,
+        })
     }
 
     /// From one entry of an AuthenticationConfiguration.
@@ -173,9 +165,8 @@ impl Issuer {
         if jwks_file.is_some() && !jwt.text(&["issuer", "discoveryURL"]).is_empty() {
             return Err("issuer.discoveryURL: cannot be set where the keys are in a file".into());
         }
-        Self {
-            http: client(url, (!authority.is_empty()).then_some(authority.as_bytes()))?,
-            discovery,
+        let http = client(url, (!authority.is_empty()).then_some(authority.as_bytes()))?;
+        Ok(Self {
             audiences,
             username: mapping("username", &[Type::String])?
                 .ok_or("claimMappings.username: claim or expression is required")?,
@@ -190,29 +181,24 @@ impl Issuer {
                 .map(|rule| (rule.text(&["claim"]).to_owned(), rule.text(&["requiredValue"]).to_owned()))
                 .collect(),
             algorithms: ALGORITHMS.map(ToOwned::to_owned).to_vec(),
+            keys: KeySet::new(url, discovery, http, jwks_file).map_err(|error| error.to_string())?,
             url: url.to_owned(),
-            jwks_file,
-            keys: Mutex::default(),
-        }
-        .with_file_read()
-    }
-
-    /// A file that cannot be used is told at once.
-    fn with_file_read(mut self) -> Result<Self, String> {
-        if let Some(path) = &self.jwks_file {
-            let known = from_file(path).map_err(|error| error.to_string())?;
-            self.keys = Mutex::new(Keys { known: Arc::new(known), asked: None });
-        }
-        Ok(self)
+        })
     }
 
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its keys are to be had.
+    /// Reads its keys, unless they are known.
+    ///
+    /// # Errors
+    /// They cannot be read.
     pub(super) async fn check(&self) -> Result<(), OidcError> {
-        self.keys(false).await.map(drop)
+        if self.keys.known().is_empty() {
+            self.keys.refreshed().await?;
+        }
+        Ok(())
     }
 
     pub(super) fn is_of(&self, token: &Unverified<'_>) -> bool {
@@ -225,7 +211,7 @@ impl Issuer {
             let fits = |key: &&Key| token.key_id.is_empty() || key.id == token.key_id;
             keys.iter().filter(fits).any(|key| key.signed(token))
         };
-        if !signed(&self.keys(false).await?) && !signed(&self.keys(true).await?) {
+        if !signed(&self.keys.known()) && !signed(&self.keys.refreshed().await?) {
             return Err(OidcError::Verify("failed to verify signature: failed to verify id token signature".into()));
         }
         self.user(&token.claims)
@@ -325,49 +311,6 @@ impl Issuer {
             }
         }
         Ok(())
-    }
-
-    /// The issuer's keys, as known or as they are now.
-    async fn keys(&self, anew: bool) -> Result<Arc<Vec<Key>>, OidcError> {
-        let mut keys = self.keys.lock().await;
-        let recent = keys.asked.is_some_and(|at| at.elapsed() < REFRESH_PAUSE);
-        if (!anew && !keys.known.is_empty()) || recent {
-            return Ok(keys.known.clone());
-        }
-        keys.asked = Some(Instant::now());
-        if let Some(path) = &self.jwks_file {
-            keys.known = Arc::new(from_file(path)?);
-            return Ok(keys.known.clone());
-        }
-        let document = self.http.get(&self.discovery).await?;
-        let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
-        if text("issuer") != self.url {
-            let why = format!(
-                "issuer did not match the issuer returned by provider, expected {:?} got {:?}",
-                self.url,
-                text("issuer")
-            );
-            return Err(OidcError::Discovery(why));
-        }
-        let published = self.http.get(text("jwks_uri")).await?;
-        keys.known = Arc::new(read_keys(&published));
-        Ok(keys.known.clone())
-    }
-}
-
-fn read_keys(set: &Value) -> Vec<Key> {
-    set.get("keys").and_then(Value::as_array).into_iter().flatten().filter_map(Key::read).collect()
-}
-
-/// A JSON Web Key Set; at least one of its keys must be of use.
-fn from_file(path: &Path) -> Result<Vec<Key>, OidcError> {
-    let refuse = |why: String| OidcError::File { path: path.to_owned(), why };
-    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
-    let set: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
-    let keys = read_keys(&set);
-    match keys.is_empty() {
-        true => Err(refuse("none is of RSA, P-256, P-384 or P-521".into())),
-        false => Ok(keys),
     }
 }
 
