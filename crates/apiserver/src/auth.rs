@@ -24,7 +24,7 @@ pub(crate) mod x509;
 use api::selector::FieldSelector;
 use api::{ApiError, GroupResource, UserInfo};
 
-pub(crate) use self::authenticator::{ClientCertificate, authenticate};
+pub(crate) use self::authenticator::{ClientCertificate, authenticate, remove_credentials};
 pub(crate) use self::impersonation::impersonate;
 use crate::pipeline::Context;
 use crate::request_info::RequestInfo;

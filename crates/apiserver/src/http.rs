@@ -183,7 +183,7 @@ pub(crate) fn parse_int(text: &str) -> Result<i64, ApiError> {
 }
 
 /// Two hexadecimal digits come after every percent sign.
-fn has_whole_escapes(text: &str) -> bool {
+pub(crate) fn has_whole_escapes(text: &str) -> bool {
     let mut parts = text.split('%').skip(1);
     parts.all(|part| part.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())))
 }

@@ -21,7 +21,7 @@ use crate::http::{
     Accept, Body, Offer, Query, Verbatim, add_warnings, again, gzip, held, page_not_found, respond_error, respond_text,
 };
 use crate::listener::Shared;
-use crate::request_info::RequestInfo;
+use crate::request_info::{RequestInfo, decode_path};
 use crate::server::ApiServer;
 use crate::{
     audit, auth, debug, discovery, field_manager, flowcontrol, handlers, health, heavy, metrics, openapi, routes,
@@ -140,7 +140,12 @@ impl Context {
     }
 }
 
-/// What upstream says to a path that it cannot read.
+/// 400 for a path with a malformed escape, in the words of Go's server.
+fn malformed_path() -> Response<Body> {
+    respond_text(StatusCode::BAD_REQUEST, "400 Bad Request")
+}
+
+/// 500 for a path from which no RequestInfo can be built, as upstream.
 fn of_nothing(path: &str) -> Response<Body> {
     let why = format!("unable to determine kind and namespace from url, {path}");
     let text = format!("Internal Server Error: {path:?}: failed to create RequestInfo: {why}\n");
@@ -162,7 +167,8 @@ impl ApiServer {
         let is_remote = request.extensions().get::<ClientAddress>().is_some();
         let query = Query::parse(request.uri().query());
         let selected = query.get("fieldSelector").and_then(|text| api::selector::FieldSelector::parse(text).ok());
-        let info = RequestInfo::new(request.method(), request.uri().path(), query.flag("watch"), selected);
+        let Some(path) = decode_path(request.uri().path()) else { return malformed_path() };
+        let info = RequestInfo::new(request.method(), &path, query.flag("watch"), selected);
         if info.is_of_nothing() {
             return of_nothing(&info.path);
         }
@@ -212,12 +218,17 @@ impl ApiServer {
     async fn authenticated(
         self: &Arc<Self>,
         context: &mut Context,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
         let audit = self.config.audit.as_ref();
-        let path = request.uri().path();
-        match (auth::authenticate(self, request.extensions(), request.headers(), path).await, audit) {
+        let known = request.extensions();
+        let outcome = auth::authenticate(self, known, request.headers(), &context.info.path).await;
+        match (outcome, audit) {
             (Ok(user), audit) => {
+                // Nothing behind authentication reads a credential, and nothing may pass one on.
+                let front_proxy = &self.authenticator.request_header;
+                auth::remove_credentials(request.headers_mut(), front_proxy);
+                auth::remove_credentials(&mut context.headers, front_proxy);
                 match auth::impersonate(self, &user, &context.headers).await {
                     Ok(acting) => context.user = acting,
                     Err(refused) => (context.user, context.refused) = (user.clone(), Some(refused)),
@@ -323,11 +334,11 @@ impl ApiServer {
             return Ok(page_not_found());
         }
         if let Some(remote) = self.aggregator.find(path) {
-            return Ok(proxy::forward(self, &remote, &context.user, request).await);
+            return Ok(proxy::forward(self, &remote, path, &context.user, request).await);
         }
         if !context.info.is_resource {
             if let Some(remote) = path.strip_prefix("/openapi/v3").and_then(|path| self.aggregator.find(path)) {
-                return Ok(proxy::forward(self, &remote, &described::reader(), request).await);
+                return Ok(proxy::forward(self, &remote, path, &described::reader(), request).await);
             }
             return self.route_plain(context, request).await;
         }

@@ -1,4 +1,7 @@
-//! What a request asks for, read from its method and path alone.
+//! Upstream's RequestInfo, read from a request's method and decoded path alone.
+//!
+//! The path is decoded once ([`decode_path`]) and everything is read from the result: authentication exemptions, audit,
+//! flow control, authorization, routing and aggregation. Two readings of one path would be a way around authorization.
 
 use std::borrow::Cow;
 
@@ -6,9 +9,9 @@ use api::selector::FieldSelector;
 use http::Method;
 
 use crate::auth::Access;
-use crate::http::percent_decode;
+use crate::http::{has_whole_escapes, percent_decode};
 
-/// Upstream's RequestInfo: what authorization, flow control, audit and routing decide on.
+/// The attributes that authorization, flow control, audit and routing decide on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestInfo {
     pub is_resource: bool,
@@ -24,7 +27,7 @@ pub(crate) struct RequestInfo {
     pub is_of_many: bool,
     /// `/watch/…`
     pub is_old_watch: bool,
-    /// What follows the subresource: the path behind a proxy.
+    /// The path segments behind the subresource: the path to ask for behind a proxy.
     pub rest: Vec<String>,
     /// What a list, watch or deletion of many is restricted to.
     pub field_selector: Option<FieldSelector>,
@@ -57,10 +60,10 @@ impl RequestInfo {
         }
     }
 
-    /// `selected` is what a list or watch is restricted to; `watch` the query flag.
+    /// `path` is decoded ([`decode_path`]); `selected` is the field selector of the query, `watch` its watch flag.
     pub(crate) fn new(method: &Method, path: &str, watch: bool, selected: Option<FieldSelector>) -> Self {
         let plain_verb = method_verb(method);
-        let mut info = Self { path: decoded(path).into_owned(), verb: plain_verb, ..Self::default() };
+        let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, version, mut rest) = match parts.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -78,17 +81,17 @@ impl RequestInfo {
         info.is_resource = true;
         let rest = match rest {
             ["namespaces", namespace, sub, after @ ..] if !matches!(*sub, "status" | "finalize") => {
-                info.namespace = segment(namespace);
+                info.namespace = (*namespace).to_owned();
                 std::iter::once(sub).chain(after).copied().collect::<Vec<_>>()
             }
             ["namespaces", namespace, ..] => {
-                info.namespace = segment(namespace);
+                info.namespace = (*namespace).to_owned();
                 rest.to_vec()
             }
             other => other.to_vec(),
         };
         let mut rest = rest.into_iter().map(str::to_owned);
-        let mut next = || rest.next().map(|text| segment(&text)).unwrap_or_default();
+        let mut next = || rest.next().unwrap_or_default();
         (info.resource, info.name, info.subresource) = (next(), next(), next());
         info.rest = rest.collect();
         if info.resource == "namespaces" && info.name.is_empty() {
@@ -112,14 +115,15 @@ impl RequestInfo {
     }
 }
 
-/// A name may be escaped; what would then be more than one name stays as it is, and is nothing's name.
-fn segment(text: &str) -> String {
-    let plain = decoded(text);
-    if plain.contains('/') { text.to_owned() } else { plain.into_owned() }
-}
-
-fn decoded(text: &str) -> Cow<'_, str> {
-    if text.contains('%') { percent_decode(&text.replace('+', "%2b")).into() } else { text.into() }
+/// The path with its percent escapes decoded, as Go's `URL.Path`; `None` where an escape is malformed.
+///
+/// An escaped slash separates segments like any other: upstream's authorization and routing both see it that way.
+pub(crate) fn decode_path(raw: &str) -> Option<Cow<'_, str>> {
+    if !raw.contains('%') {
+        return Some(raw.into());
+    }
+    // A plus sign is a space in queries only.
+    has_whole_escapes(raw).then(|| percent_decode(&raw.replace('+', "%2b")).into())
 }
 
 fn method_verb(method: &Method) -> &'static str {
@@ -149,15 +153,39 @@ mod tests {
         check("GET", "/apis/apps/v1/watch/namespaces/a/deployments", "watch apps/v1 deployments ns=a");
         check("GET", "/api/v1/nodes/n/proxy/metrics", "get /v1 nodes name=n sub=proxy rest=metrics");
         check("GET", "/api/v1/nodes/a%3Ab", "get /v1 nodes name=a:b");
-        check("GET", "/api/v1/namespaces/a/pods/b%2Flog", "get /v1 pods ns=a name=b%2Flog");
-        check("GET", "/api/v1/namespaces/a%2Fb/pods/c", "get /v1 pods ns=a%2Fb name=c");
+        check("GET", "/api/v1/namespaces/a/pods/b+c", "get /v1 pods ns=a name=b+c");
+        check("GET", "/api/v1/namespaces/a/pods/b%252Flog", "get /v1 pods ns=a name=b%2Flog");
         check("GET", "/apis/apps/v1", "get");
         check("GET", "/healthz", "get");
     }
 
+    /// Each pair is one request to every stage; a stage that read only one form could be passed with the other.
+    #[test]
+    fn an_escaped_path_is_the_same_request() {
+        for (escaped, plain) in [
+            ("/%61pis/metrics.example/v1", "/apis/metrics.example/v1"),
+            ("/%61pis/metrics.example/v1/widgets", "/apis/metrics.example/v1/widgets"),
+            ("/api%2Fv1/secrets", "/api/v1/secrets"),
+            ("/api/v1/namespaces/a/pods/b%2Flog", "/api/v1/namespaces/a/pods/b/log"),
+            ("/api/v1/namespaces/a%2Fb/pods/c", "/api/v1/namespaces/a/b/pods/c"),
+            ("/%68ealthz", "/healthz"),
+            ("/%2Fapi/v1/pods", "//api/v1/pods"),
+        ] {
+            let info = |path: &str| RequestInfo::new(&Method::GET, &decode_path(path).unwrap(), false, None);
+            assert_eq!(info(escaped), info(plain), "{escaped}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_escape_is_no_path() {
+        for raw in ["/api/%", "/api/%4", "/api/%zz", "/api/v1/%2", "/%u0041"] {
+            assert_eq!(decode_path(raw), None, "{raw}");
+        }
+    }
+
     #[track_caller]
     fn check(method: &str, path: &str, want: &str) {
-        let info = RequestInfo::new(&method.parse().unwrap(), path, false, None);
+        let info = RequestInfo::new(&method.parse().unwrap(), &decode_path(path).unwrap(), false, None);
         let mut text = info.verb.to_owned();
         if info.is_resource {
             text += &format!(" {}/{} {}", info.group, info.version, info.resource);

@@ -17,7 +17,7 @@ use api::ApiError;
 use api::status::Details;
 
 pub(crate) use self::connect::{carry, outgoing};
-pub(crate) use self::target::service_endpoint;
+pub(crate) use self::target::{escape_path, service_endpoint};
 use crate::auth;
 use crate::http::Body;
 use crate::pipeline::Context;

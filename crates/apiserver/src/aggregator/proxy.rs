@@ -14,9 +14,13 @@ use crate::streaming;
 
 const PREFIX: &str = "x-remote-";
 
+/// Sends the request for the decoded `path` to the server behind an APIService, on behalf of `user`.
+///
+/// The path is escaped anew: the other server is asked for what was authorized here, not for the client's spelling of it.
 pub(crate) async fn forward(
     server: &Arc<ApiServer>,
     remote: &Remote,
+    path: &str,
     user: &UserInfo,
     mut request: Request<Body>,
 ) -> Response<Body> {
@@ -28,7 +32,8 @@ pub(crate) async fn forward(
     };
     let Ok(place) = client.place(server) else { return unavailable() };
     let client_side = hyper::upgrade::on(&mut request);
-    let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let path = format!("{}{query}", streaming::escape_path(path));
     let host = HeaderValue::try_from(format!("{}:{}", place.host, place.port)).map_err(ApiError::internal);
     let mut outgoing = match host.and_then(|host| streaming::outgoing(host, &path, request)) {
         Ok(outgoing) => outgoing,

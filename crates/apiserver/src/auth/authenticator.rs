@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ::http::{Extensions, HeaderMap, header};
+use ::http::{Extensions, HeaderMap, HeaderValue, header};
 use api::{ApiError, UserInfo};
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -16,10 +16,24 @@ use super::webhook::TokenWebhook;
 use super::{jwt, token_file, tokens};
 use crate::server::ApiServer;
 
-/// A browser's WebSocket can send no header but this one.
+/// Prefix of the WebSocket subprotocol that carries a token: browsers let a page set no other header.
 const SOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 
 const NOBODY: &str = "invalid bearer token";
+
+/// Why the credentials of a request cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BearerError {
+    #[error("multiple base64.bearer.authorization tokens specified")]
+    Several,
+    #[error("invalid base64.bearer.authorization token encoding")]
+    Encoding,
+    #[error("invalid base64.bearer.authorization token")]
+    NotUtf8,
+    /// One must be left to answer with, once the token's is removed.
+    #[error("missing additional subprotocol")]
+    NoOtherProtocol,
+}
 
 /// What the client's certificate is believed when a request begins; put into the extensions by the listener.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +49,7 @@ pub(crate) struct Authenticator {
     /// Replaced when the file that names them changes.
     pub(super) issuers: ArcSwap<Vec<Issuer>>,
     pub(super) webhook: Option<TokenWebhook>,
-    pub(super) request_header: RequestHeaderSettings,
+    pub(crate) request_header: RequestHeaderSettings,
     pub(super) anonymous: Anonymous,
     pub(super) reloads: Reloads,
 }
@@ -66,7 +80,11 @@ pub(crate) async fn authenticate(
             return Ok(authenticated(user));
         }
     }
-    if let Some(token) = bearer(headers) {
+    let token = bearer(headers).map_err(|error| {
+        tracing::debug!(%error, "token refused");
+        ApiError::unauthorized()
+    })?;
+    if let Some(token) = token {
         return match own.token(server, &token, server.config.api_audiences()).await {
             Ok((user, _)) => Ok(authenticated(user)),
             Err(error) => {
@@ -98,16 +116,47 @@ pub(crate) fn authenticated(mut user: UserInfo) -> UserInfo {
 }
 
 /// The token a request carries; an empty one is none.
-fn bearer(headers: &HeaderMap) -> Option<String> {
-    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    if let Some((scheme, token)) = text(header::AUTHORIZATION).and_then(|value| value.trim().split_once(' ')) {
+fn bearer(headers: &HeaderMap) -> Result<Option<String>, BearerError> {
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if let Some((scheme, token)) = authorization.and_then(|value| value.trim().split_once(' ')) {
         let token = token.split(' ').next().unwrap_or_default();
-        return (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned());
+        return Ok((scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned()));
     }
-    let offered = text(header::SEC_WEBSOCKET_PROTOCOL)?.split(',').map(str::trim);
-    let encoded = offered.filter_map(|protocol| protocol.strip_prefix(SOCKET_TOKEN)).next()?;
-    let token = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
-    (!token.is_empty()).then_some(token)
+    let (tokens, others): (Vec<&str>, Vec<&str>) =
+        subprotocols(headers).partition(|protocol| protocol.starts_with(SOCKET_TOKEN));
+    let encoded = match *tokens.as_slice() {
+        [] => return Ok(None),
+        [one] => one.strip_prefix(SOCKET_TOKEN).unwrap_or_default(),
+        _ => return Err(BearerError::Several),
+    };
+    let token = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| BearerError::Encoding)?;
+    let token = String::from_utf8(token).map_err(|_| BearerError::NotUtf8)?;
+    match (token.is_empty(), others.is_empty()) {
+        (true, _) => Ok(None),
+        (false, true) => Err(BearerError::NoOtherProtocol),
+        (false, false) => Ok(Some(token)),
+    }
+}
+
+/// The WebSocket subprotocols a client offers, over all headers of that name.
+fn subprotocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',').map(str::trim))
+}
+
+/// Removes every credential from the headers of an authenticated request, so that none reaches a pod, a kubelet or an
+/// aggregated API server: the bearer token in its header or WebSocket subprotocol, and the user a front proxy named.
+pub(crate) fn remove_credentials(headers: &mut HeaderMap, front_proxy: &RequestHeaderSettings) {
+    headers.remove(header::AUTHORIZATION);
+    if subprotocols(headers).any(|protocol| protocol.starts_with(SOCKET_TOKEN)) {
+        let others = subprotocols(headers).filter(|protocol| !protocol.starts_with(SOCKET_TOKEN));
+        let others = HeaderValue::try_from(others.collect::<Vec<_>>().join(","));
+        headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
+        if let Some(others) = others.ok().filter(|others| !others.is_empty()) {
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, others);
+        }
+    }
+    front_proxy.clear(headers);
 }
 
 impl Authenticator {
@@ -179,7 +228,8 @@ mod tests {
     #[test]
     fn a_token_is_where_clients_put_it() {
         let check = |value: &str, want: Option<&str>| {
-            assert_eq!(bearer(&headers(header::AUTHORIZATION, value)).as_deref(), want, "{value}");
+            let token = bearer(&headers(header::AUTHORIZATION, value)).unwrap();
+            assert_eq!(token.as_deref(), want, "{value}");
         };
         check("Bearer abc", Some("abc"));
         check("bearer abc", Some("abc"));
@@ -188,9 +238,38 @@ mod tests {
         check("Basic abc", None);
         let socket = |value: &str| bearer(&headers(header::SEC_WEBSOCKET_PROTOCOL, value));
         let encoded = URL_SAFE_NO_PAD.encode("abc");
-        assert_eq!(socket(&format!("v4.channel.k8s.io, {SOCKET_TOKEN}{encoded}")).as_deref(), Some("abc"));
-        assert_eq!(socket("v4.channel.k8s.io"), None);
-        assert_eq!(socket(&format!("{SOCKET_TOKEN}???")), None);
+        assert_eq!(socket(&format!("v4.channel.k8s.io, {SOCKET_TOKEN}{encoded}")), Ok(Some("abc".to_owned())));
+        assert_eq!(socket("v4.channel.k8s.io"), Ok(None));
+        assert_eq!(socket(&format!("{SOCKET_TOKEN}???, v4.channel.k8s.io")), Err(BearerError::Encoding));
+        assert_eq!(socket(&format!("{SOCKET_TOKEN}_w, v4.channel.k8s.io")), Err(BearerError::NotUtf8));
+        assert_eq!(socket(&format!("{SOCKET_TOKEN}{encoded}")), Err(BearerError::NoOtherProtocol));
+        assert_eq!(socket(&format!("{SOCKET_TOKEN}{encoded}, {SOCKET_TOKEN}{encoded}, a")), Err(BearerError::Several));
+    }
+
+    #[test]
+    fn no_credential_stays_in_an_authenticated_request() {
+        let token = format!("{SOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode("abc"));
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer abc"),
+            ("sec-websocket-protocol", &format!("v5.channel.k8s.io, {token}")),
+            ("sec-websocket-protocol", "v4.channel.k8s.io"),
+            ("x-remote-user", "root"),
+            ("x-remote-extra-scopes", "all"),
+            ("x-front-user", "root"),
+            ("x-front-extra-scopes", "all"),
+            ("accept", "*/*"),
+        ] {
+            headers.append(header::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+        }
+        let front_proxy = RequestHeaderSettings {
+            username_headers: vec!["X-Front-User".into()],
+            extra_headers_prefix: vec!["X-Front-Extra-".into()],
+            ..RequestHeaderSettings::default()
+        };
+        remove_credentials(&mut headers, &front_proxy);
+        let left: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(left, [("sec-websocket-protocol", "v5.channel.k8s.io,v4.channel.k8s.io"), ("accept", "*/*")]);
     }
 
     #[test]
@@ -209,7 +288,7 @@ mod tests {
         #[test]
         fn no_header_breaks_the_reader(value in "[ -~]{0,80}") {
             for name in [header::AUTHORIZATION, header::SEC_WEBSOCKET_PROTOCOL] {
-                if let Some(token) = bearer(&headers(name, &value)) {
+                if let Ok(Some(token)) = bearer(&headers(name, &value)) {
                     prop_assert!(!token.is_empty());
                 }
             }

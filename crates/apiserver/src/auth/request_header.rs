@@ -1,7 +1,7 @@
 //! The front proxy: whoever shows its certificate says whom it speaks for.
 
 use api::UserInfo;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::http::percent_decode;
 
@@ -50,6 +50,25 @@ impl RequestHeaderSettings {
             }
         }
         Some(user)
+    }
+
+    /// Removes the headers in which a front proxy names a user, configured or usual: for nobody behind authentication do
+    /// they prove anything.
+    pub(super) fn clear(&self, headers: &mut HeaderMap) {
+        const USUAL: [&str; 3] = ["x-remote-user", "x-remote-uid", "x-remote-group"];
+        const USUAL_EXTRA: &str = "x-remote-extra-";
+        let own = [&self.username_headers, &self.uid_headers, &self.group_headers];
+        let names: Vec<&str> = own.into_iter().flatten().map(String::as_str).chain(USUAL).collect();
+        let prefixes: Vec<String> =
+            self.extra_headers_prefix.iter().map(|prefix| prefix.to_ascii_lowercase()).collect();
+        let is_of_proxy = |name: &HeaderName| {
+            let text = name.as_str();
+            names.iter().any(|own| own.eq_ignore_ascii_case(text))
+                || prefixes.iter().any(|prefix| text.starts_with(prefix))
+                || text.starts_with(USUAL_EXTRA)
+        };
+        let removed: Vec<HeaderName> = headers.keys().filter(|name| is_of_proxy(name)).cloned().collect();
+        removed.iter().for_each(|name| drop(headers.remove(name)));
     }
 }
 

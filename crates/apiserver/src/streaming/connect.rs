@@ -117,7 +117,9 @@ pub(super) async fn send(
         Way::UnverifiedKubelet => Some(&kubelet.unverified),
         Way::Anybody => Some(anybody()?),
     };
-    let line = connect(&target.host, target.port, tls.map(|tls| (tls, target.host.as_str()))).await?;
+    let checked = target.address.map(|address| address.to_string());
+    let to = checked.as_ref().unwrap_or(&target.host);
+    let line = connect(to, target.port, tls.map(|tls| (tls, target.host.as_str()))).await?;
     Ok(line.detach().send_request(outgoing).await?)
 }
 

@@ -118,7 +118,7 @@ pub(super) async fn answer(server: &ApiServer, context: &Context) -> Result<Resp
     }
     let (host, port) = target::kubelet(server, node, "pods")?;
     let path = format!("/containerLogs/{}/{}/{container}{}", info.namespace, info.name, options.query());
-    let target = Target { host, port, way: options.way, path_and_query: path };
+    let target = Target { host, address: None, port, way: options.way, path_and_query: path };
     tell(server, &target, &info.name).await
 }
 

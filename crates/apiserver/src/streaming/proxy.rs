@@ -16,17 +16,16 @@ use serde_json::Value;
 use super::connect::{self, boxed, is_upgrade};
 use super::rewrite::{Malformed, Page, cleaned};
 use super::target::{self, Target, Way, escape_path};
-use crate::http::{Body, BoxError, full, percent_decode};
+use crate::http::{Body, BoxError, full};
 use crate::pipeline::Context;
 use crate::server::ApiServer;
 
 /// Larger pages are passed on as they are: no page of links is, and nobody else should wait for one.
 const MAX_PAGE: usize = 4 << 20;
 
-/// What stands behind `/proxy`: empty, or from its first slash on.
+/// The decoded path behind `/proxy`: empty, or from its first slash on.
 pub(super) fn path(context: &Context) -> String {
-    let rest: Vec<String> = context.info.rest.iter().map(|part| percent_decode(&part.replace('+', "%2b"))).collect();
-    let mut path = rest.join("/");
+    let mut path = context.info.rest.join("/");
     if !path.is_empty() && !path.starts_with('/') {
         path.insert(0, '/');
     }
@@ -103,6 +102,8 @@ fn prefix_of<'a>(seen: &'a str, path: &str) -> &'a str {
 struct Location {
     way: Way,
     host: String,
+    /// The address the host was found to have, which is an allowed one.
+    address: IpAddr,
     /// As it was asked for; it need not be one.
     port: String,
 }
@@ -130,11 +131,7 @@ impl Location {
         };
         let addresses = pod.at(&["status", "podIPs"]).and_then(Value::as_array);
         let host = addresses.and_then(|all| all.first()?.get("ip")?.as_str()).unwrap_or_default().to_owned();
-        // Whoever may write a pod's address must not reach this machine's own services through us.
-        if !host.parse().is_ok_and(is_global) {
-            return Err(ApiError::bad_request("address not allowed"));
-        }
-        Ok(Self { way: asked.way, host, port })
+        Ok(Self { way: asked.way, address: allowed(host.parse().ok())?, host, port })
     }
 
     fn service(server: &ApiServer, asked: &Asked<'_>, namespace: &str, id: &str) -> Result<Self, ApiError> {
@@ -164,7 +161,7 @@ impl Location {
         }
         found.shuffle(&mut rand::rng());
         let (host, port) = found.into_iter().next().ok_or_else(|| none(id))?;
-        Ok(Self { way: asked.way, host: host.to_owned(), port })
+        Ok(Self { way: asked.way, address: allowed(host.parse().ok())?, host: host.to_owned(), port })
     }
 
     async fn node(server: &ApiServer, asked: &Asked<'_>) -> Result<Self, ApiError> {
@@ -176,16 +173,14 @@ impl Location {
                 Err(_) => return Err(ApiError::bad_request(format!("lookup {host}: no such host"))),
             },
         };
-        if !found.into_iter().all(is_global) {
-            return Err(ApiError::bad_request("address not allowed"));
-        }
+        let address = allowed(found.first().copied().filter(|_| found.iter().copied().all(is_global)))?;
         let kubelet_port = kubelet_port.to_string();
         let (way, port) = match asked.port {
             "" => (Way::Kubelet, kubelet_port),
             port if port == kubelet_port => (Way::Kubelet, kubelet_port),
             other => (asked.way, other.to_owned()),
         };
-        Ok(Self { way, host, port })
+        Ok(Self { way, host, address, port })
     }
 
     fn authority(&self) -> String {
@@ -200,7 +195,8 @@ impl Location {
             (text, _) => text.parse().map_err(|_| format!("dial tcp: address {text}: invalid port"))?,
         };
         let path = if path.is_empty() { "/".to_owned() } else { escape_path(path) };
-        Ok(Target { host: self.host.clone(), port, way: self.way, path_and_query: format!("{path}{query}") })
+        let path_and_query = format!("{path}{query}");
+        Ok(Target { host: self.host.clone(), address: Some(self.address), port, way: self.way, path_and_query })
     }
 }
 
@@ -216,7 +212,20 @@ fn is_of_pod(server: &ApiServer, address: &Object, namespace: &str) -> bool {
     of == namespace && own.any(|own| own.text(&["ip"]) == address.text(&["ip"]))
 }
 
+/// The address, if requests may be proxied to it: a user who may write the status of a pod or node must not reach this
+/// machine's own services through the API server.
+fn allowed(address: Option<IpAddr>) -> Result<IpAddr, ApiError> {
+    address.filter(|address| is_global(*address)).ok_or_else(|| ApiError::bad_request("address not allowed"))
+}
+
+/// Whether requests may be proxied to the address. An IPv4 address in IPv6 form is the IPv4 address: the kernel connects to it.
 fn is_global(address: IpAddr) -> bool {
+    let address = match address {
+        IpAddr::V6(six) => {
+            six.to_ipv4().filter(|_| !six.is_loopback() && !six.is_unspecified()).map_or(address, IpAddr::V4)
+        }
+        IpAddr::V4(_) => address,
+    };
     let is_near = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -347,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_that_lead_away_are_gone_to() {
+    fn only_global_addresses_are_proxied_to() {
         for (text, want) in [
             ("10.0.0.1", true),
             ("8.8.8.8", true),
@@ -359,6 +368,13 @@ mod tests {
             ("255.255.255.255", false),
             ("::1", false),
             ("fe80::1", false),
+            ("::ffff:10.0.0.1", true),
+            ("::ffff:127.0.0.1", false),
+            ("::127.0.0.1", false),
+            ("::ffff:169.254.169.254", false),
+            ("::ffff:0.0.0.0", false),
+            ("::ffff:255.255.255.255", false),
+            ("::ffff:224.0.0.1", false),
         ] {
             assert_eq!(is_global(text.parse().unwrap()), want, "{text}");
         }

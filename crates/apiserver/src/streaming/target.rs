@@ -1,5 +1,7 @@
 //! Where a streaming request goes, and how the one there is spoken to.
 
+use std::net::IpAddr;
+
 use api::{ApiError, GroupResource, Object, ObjectExt as _};
 use serde_json::Value;
 
@@ -10,6 +12,8 @@ use crate::server::ApiServer;
 /// An address, and the path and query to ask for there.
 pub(super) struct Target {
     pub(super) host: String,
+    /// The address to connect to, where the host's addresses were checked: a second lookup could find others.
+    pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) way: Way,
     pub(super) path_and_query: String,
@@ -84,7 +88,7 @@ pub(super) fn of_action(server: &ApiServer, context: &Context, query: &Query) ->
         return Err(ApiError::bad_request(format!("pod {} does not have a host assigned", info.name)));
     }
     let (host, port) = kubelet(server, node, "pods")?;
-    Ok(Target { host, port, way: Way::Kubelet, path_and_query })
+    Ok(Target { host, address: None, port, way: Way::Kubelet, path_and_query })
 }
 
 fn ports(query: &Query) -> Result<Vec<String>, ApiError> {
@@ -138,7 +142,8 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// What is in a path, but for what separates its parts.
-pub(super) fn escape_path(path: &str) -> String {
+/// A path as Go writes it into a request line.
+pub(crate) fn escape_path(path: &str) -> String {
     escape_but(path, b"/$&+,:;=@")
 }
 
