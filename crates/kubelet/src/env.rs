@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service};
 
+use crate::budget::{Budget, Exceeded};
 use crate::expand::expand;
 use crate::fields::{self, Facts, FieldError};
 use crate::sources::{SourceError, Sources};
@@ -20,17 +21,20 @@ pub(crate) enum EnvError {
     Key { key: String, kind: &'static str, namespace: String, name: String },
     #[error("environment variable {0}: fileKeyRef is not supported")]
     FileKey(String),
+    #[error(transparent)]
+    TooLarge(#[from] Exceeded),
 }
 
 pub(crate) type Variables = BTreeMap<String, String>;
 
-/// The environment, in order of names.
+/// The environment, in order of names. What it takes is taken from `budget`.
 pub(crate) async fn variables(
     pod: &Pod,
     container: &Container,
     services: &[Arc<Service>],
     sources: &Sources,
     facts: &Facts,
+    budget: &mut Budget,
 ) -> Result<Variables, EnvError> {
     let links = spec::spec(pod).enable_service_links.unwrap_or(true);
     let service_env = of_services(services, spec::namespace(pod), links);
@@ -41,27 +45,37 @@ pub(crate) async fn variables(
             let optional = reference.optional == Some(true);
             let found = sources.config_map(spec::namespace(pod), &reference.name, optional).await?;
             for (key, value) in found.iter().flat_map(|map| map.data.iter().flatten()) {
+                budget.take(prefix.len() + key.len() + value.len())?;
                 own.insert(format!("{prefix}{key}"), value.clone());
             }
         } else if let Some(reference) = &from.secret_ref {
             let optional = reference.optional == Some(true);
             let found = sources.secret(spec::namespace(pod), &reference.name, optional).await?;
             for (key, value) in found.iter().flat_map(|secret| secret.data.iter().flatten()) {
+                budget.take(prefix.len() + key.len() + value.0.len())?;
                 own.insert(format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
             }
         }
     }
     for variable in container.env.iter().flatten() {
         let value = match (variable.value.as_deref().filter(|value| !value.is_empty()), &variable.value_from) {
-            (Some(value), _) => Some(expand(value, |name| own.get(name).or_else(|| service_env.get(name)).cloned())),
-            (None, Some(source)) => resolve(pod, container, &variable.name, source, sources, facts).await?,
+            (Some(value), _) => {
+                Some(expand(value, budget, |name| own.get(name).or_else(|| service_env.get(name)).cloned())?)
+            }
+            (None, Some(source)) => {
+                let value = resolve(pod, container, &variable.name, source, sources, facts).await?;
+                budget.take(value.as_ref().map_or(0, String::len))?;
+                value
+            }
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
+            budget.take(variable.name.len())?;
             own.insert(variable.name.clone(), value);
         }
     }
     for (name, value) in service_env {
+        budget.take(name.len() + value.len())?;
         own.entry(name).or_insert(value);
     }
     Ok(own)

@@ -1,26 +1,38 @@
 //! `$(NAME)` references in commands, arguments, environment values and sub-paths.
 
-/// Replaces `$(NAME)` by what `lookup` knows; an unknown name stays as written, `$$` is one dollar.
-pub(crate) fn expand(input: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
+use crate::budget::{Budget, Exceeded};
+
+/// Replaces `$(NAME)` by what `lookup` knows; an unknown name stays as written, `$$` is one dollar. The result is taken from `budget`:
+/// variables that refer to one another, twice each, would double with every step.
+pub(crate) fn expand(
+    input: &str,
+    budget: &mut Budget,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<String, Exceeded> {
     let mut out = String::with_capacity(input.len());
+    let mut push = |text: &str| -> Result<(), Exceeded> {
+        budget.take(text.len())?;
+        out.push_str(text);
+        Ok(())
+    };
     let mut rest = input;
     while let Some(at) = rest.find('$') {
         let (before, from) = rest.split_at(at);
-        out.push_str(before);
+        push(before)?;
         let after = from.get(1..).unwrap_or_default();
         if let Some(tail) = after.strip_prefix('$') {
-            out.push('$');
+            push("$")?;
             rest = tail;
         } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            out.push_str(&lookup(name).unwrap_or_else(|| format!("$({name})")));
+            push(&lookup(name).unwrap_or_else(|| format!("$({name})")))?;
             rest = tail;
         } else {
-            out.push('$');
+            push("$")?;
             rest = after;
         }
     }
-    out.push_str(rest);
-    out
+    push(rest)?;
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -34,7 +46,7 @@ mod tests {
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        assert_eq!(expand(input, lookup), want, "{input}");
+        assert_eq!(expand(input, &mut Budget::of_process(), lookup).as_deref(), Ok(want), "{input}");
     }
 
     #[test]
@@ -47,5 +59,17 @@ mod tests {
         check("$A $", "$A $");
         check("$(A", "$(A");
         check("", "");
+    }
+
+    #[test]
+    fn references_that_double_meet_a_bound() {
+        let mut budget = Budget::of_process();
+        let mut value = "x".to_owned();
+        let doubled = (0..40).try_for_each(|_| {
+            value = expand("$(V)$(V)", &mut budget, |_| Some(value.clone()))?;
+            Ok(())
+        });
+        assert_eq!(doubled, Err(Exceeded::Process));
+        assert!(value.len() <= 6 << 20);
     }
 }

@@ -5,6 +5,7 @@
 //! recognised by their labels.
 
 mod app_armor;
+mod budget;
 pub mod certificate;
 mod cgroups;
 mod clock;

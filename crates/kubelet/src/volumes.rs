@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume, V
 
 use self::content::Content;
 use self::token::Tokens;
+use crate::budget::{Budget, Exceeded};
 use crate::env::Variables;
 use crate::expand::expand;
 use crate::fields::{Facts, FieldError};
@@ -41,6 +42,8 @@ pub(crate) enum VolumeError {
     Mount(#[from] mounts::MountError),
     #[error("{step} {path}: {source}")]
     Io { step: &'static str, path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    TooLarge(#[from] Exceeded),
     #[error("volume type {0} is not supported by this kubelet")]
     Unsupported(String),
 }
@@ -64,6 +67,8 @@ pub(crate) enum ContainerMountError {
     NoRecursiveReadOnly(String),
     #[error("unknown recursive read-only mode {0:?}")]
     RecursiveReadOnly(String),
+    #[error(transparent)]
+    TooLong(#[from] Exceeded),
 }
 
 /// Where one volume is on this machine.
@@ -91,14 +96,15 @@ impl Maker<'_> {
     /// Makes or refreshes every volume; safe to repeat. On failure says which volume.
     pub(crate) async fn make_all(&self, tokens: &mut Tokens) -> Result<MountedVolumes, (String, VolumeError)> {
         let mut all = MountedVolumes::new();
+        let mut budget = Budget::of_files();
         for volume in spec::spec(self.pod).volumes.iter().flatten() {
-            let made = self.make(volume, tokens).await.map_err(|error| (volume.name.clone(), error))?;
+            let made = self.make(volume, tokens, &mut budget).await.map_err(|error| (volume.name.clone(), error))?;
             all.insert(volume.name.clone(), made);
         }
         Ok(all)
     }
 
-    async fn make(&self, volume: &Volume, tokens: &mut Tokens) -> Result<Mounted, VolumeError> {
+    async fn make(&self, volume: &Volume, tokens: &mut Tokens, budget: &mut Budget) -> Result<Mounted, VolumeError> {
         if let Some(source) = &volume.host_path {
             host_path::check(source)?;
             return Ok(Mounted { path: PathBuf::from(&source.path), read_only: false, image: None });
@@ -120,7 +126,7 @@ impl Maker<'_> {
         };
         let content =
             Content { pod: self.pod, sources: self.sources, facts: self.facts, client: self.client, now: self.now };
-        let payload = content.of(volume, tokens).await?.unwrap_or_default();
+        let payload = content.of(volume, tokens, budget).await?.unwrap_or_default();
         let path = self.folder(plugin, &volume.name);
         if in_memory {
             mounts::tmpfs(&path, None)?;
@@ -271,7 +277,7 @@ pub(crate) fn container_mounts(
 
 fn sub_path_of(mount: &VolumeMount, env: &Variables) -> Result<String, ContainerMountError> {
     let path = match mount.sub_path_expr.as_deref().filter(|text| !text.is_empty()) {
-        Some(text) => expand(text, |name| env.get(name).cloned()),
+        Some(text) => expand(text, &mut Budget::of_process(), |name| env.get(name).cloned())?,
         None => mount.sub_path.clone().unwrap_or_default(),
     };
     if path.starts_with('/') || path.split('/').any(|part| part == "..") {

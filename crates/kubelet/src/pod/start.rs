@@ -15,6 +15,7 @@ use super::kill::{self, Victim};
 use super::observed::Observed;
 use super::plan::Cause;
 use super::{hooks, labels};
+use crate::budget::Budget;
 use crate::context::{Context, container_reference};
 use crate::env::{self, Variables};
 use crate::expand::expand;
@@ -139,7 +140,8 @@ impl Start<'_> {
     async fn config(&self, container: &Container, image: &Present, attempt: u32) -> Result<ContainerConfig, String> {
         let (context, pod) = (self.context, self.pod);
         let facts = context.facts(pod, self.observed);
-        let env = self.environment(container, &facts).await?;
+        let mut budget = Budget::of_process();
+        let env = self.environment(container, &facts, &mut budget).await?;
         let target = self.target(container)?;
         security::verify_non_root(pod, container, &image.user).map_err(|error| error.to_string())?;
         let mut security = security::of_container(pod, container, &image.user, target.as_deref())
@@ -158,7 +160,10 @@ impl Start<'_> {
         std::fs::create_dir_all(logs).map_err(|error| {
             format!("create container log directory for container {} failed: {error}", container.name)
         })?;
-        let word = |text: &String| expand(text, |name| env.get(name).cloned());
+        let mut words = |words: &Option<Vec<String>>| -> Result<Vec<String>, String> {
+            let expanded = words.iter().flatten().map(|word| expand(word, &mut budget, |name| env.get(name).cloned()));
+            expanded.collect::<Result<_, _>>().map_err(|error| error.to_string())
+        };
         Ok(ContainerConfig {
             metadata: Some(ContainerMetadata { name: container.name.clone(), attempt }),
             image: Some(ImageSpec {
@@ -166,8 +171,8 @@ impl Start<'_> {
                 user_specified_image: container.image.clone().unwrap_or_default(),
                 ..Default::default()
             }),
-            command: container.command.iter().flatten().map(word).collect(),
-            args: container.args.iter().flatten().map(word).collect(),
+            command: words(&container.command)?,
+            args: words(&container.args)?,
             working_dir: container.working_dir.clone().unwrap_or_default(),
             envs: env.iter().map(|(key, value)| KeyValue { key: key.clone(), value: value.clone().into() }).collect(),
             mounts,
@@ -194,10 +199,15 @@ impl Start<'_> {
         runtime_class::features(self.context.cri.as_ref(), &handler).await.recursive_read_only_mounts
     }
 
-    async fn environment(&self, container: &Container, facts: &Facts) -> Result<Variables, String> {
+    async fn environment(
+        &self,
+        container: &Container,
+        facts: &Facts,
+        budget: &mut Budget,
+    ) -> Result<Variables, String> {
         self.context.services.synced().await;
         let services = self.context.services.list();
-        let variables = env::variables(self.pod, container, &services, &self.context.sources, facts).await;
+        let variables = env::variables(self.pod, container, &services, &self.context.sources, facts, budget).await;
         variables.map_err(|error| error.to_string())
     }
 

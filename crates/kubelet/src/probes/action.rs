@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tonic::Code;
 
 use super::{grpc, http};
+use crate::budget::Budget;
 use crate::expand::expand;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -61,9 +62,14 @@ impl Action<'_> {
             let mut all = self.container.env.iter().flatten();
             all.find(|variable| variable.name == name).and_then(|variable| variable.value.clone())
         };
+        let mut budget = Budget::of_process();
+        let cmd = match command.iter().map(|word| expand(word, &mut budget, plain)).collect() {
+            Ok(cmd) => cmd,
+            Err(error) => return Answer::Unknown(error.to_string()),
+        };
         let request = ExecSyncRequest {
             container_id: self.id.to_owned(),
-            cmd: command.iter().map(|word| expand(word, plain)).collect(),
+            cmd,
             timeout: i64::try_from(self.timeout.as_secs()).unwrap_or(1),
         };
         match self.cri.exec_sync(request).await {

@@ -75,3 +75,40 @@ async fn a_recursively_read_only_mount_needs_a_runtime_that_has_it() {
         "volume \"v\" requested recursive read-only mode, but it is not supported by the runtime"
     );
 }
+
+/// A ConfigMap as large as the API allows.
+fn large_map() -> Value {
+    json!({ "metadata": { "name": "large", "namespace": "default" }, "data": { "key": "x".repeat(1 << 20) } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_that_the_kernel_would_refuse_is_not_built() {
+    let mut node = TestNode::new();
+    node.start().await;
+    node.api.put("/api/v1/configmaps", "default", large_map());
+    let from: Vec<Value> =
+        (0..1000).map(|n| json!({ "prefix": format!("P{n}"), "configMapRef": { "name": "large" } })).collect();
+    node.create("web", json!({ "containers": [{ "name": "c", "image": "app:1", "envFrom": from }] }));
+    let pod = node.wait("web", "refused", |pod| super::waiting(pod) == "CreateContainerConfigError").await;
+    let message = pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"].to_string();
+    assert!(message.contains("argument list too long"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_key_in_a_thousand_files_does_not_fill_the_nodes_memory() {
+    let event = "FailedMount: MountVolume.SetUp failed for volume \"v\" : the files of the pod's ConfigMap, Secret, downward API and projected \
+                 volumes take more than 32 MiB";
+    let mut node = TestNode::new();
+    node.start().await;
+    node.api.put("/api/v1/configmaps", "default", large_map());
+    let items: Vec<Value> = (0..1000).map(|n| json!({ "key": "key", "path": format!("f{n}") })).collect();
+    node.create(
+        "web",
+        json!({
+            "volumes": [{ "name": "v", "configMap": { "name": "large", "items": items } }],
+            "containers": [{ "name": "c", "image": "app:1" }],
+        }),
+    );
+    node.wait("web", event, |_| node.api.events().iter().any(|seen| seen.starts_with(event))).await;
+    assert_eq!(node.runtime.calls(), [""; 0], "nothing runs");
+}

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
 use super::VolumeError;
 use super::atomic::{File, Payload};
 use super::token::Tokens;
+use crate::budget::Budget;
 use crate::fields::{self, Facts};
 use crate::sources::Sources;
 use crate::spec;
@@ -28,31 +29,41 @@ fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 
 impl Content<'_> {
     /// `None` for volumes whose files are not the kubelet's.
-    pub(crate) async fn of(&self, volume: &Volume, tokens: &mut Tokens) -> Result<Option<Payload>, VolumeError> {
+    pub(crate) async fn of(
+        &self,
+        volume: &Volume,
+        tokens: &mut Tokens,
+        budget: &mut Budget,
+    ) -> Result<Option<Payload>, VolumeError> {
         let namespace = spec::namespace(self.pod);
         if let Some(source) = &volume.config_map {
             let optional = source.optional == Some(true);
             let found = self.sources.config_map(namespace, &source.name, optional).await?;
             let data = found.as_deref().map(config_map_data).unwrap_or_default();
-            return pick(&data, source.items.as_deref(), source.default_mode, optional, &source.name).map(Some);
+            return pick(&data, source.items.as_deref(), source.default_mode, optional, &source.name, budget).map(Some);
         }
         if let Some(source) = &volume.secret {
             let optional = source.optional == Some(true);
             let name = source.secret_name.as_deref().unwrap_or_default();
             let found = self.sources.secret(namespace, name, optional).await?;
             let data = found.as_deref().map(secret_data).unwrap_or_default();
-            return pick(&data, source.items.as_deref(), source.default_mode, optional, name).map(Some);
+            return pick(&data, source.items.as_deref(), source.default_mode, optional, name, budget).map(Some);
         }
         if let Some(source) = &volume.downward_api {
-            return self.downward(source.items.as_deref().unwrap_or_default(), source.default_mode).map(Some);
+            return self.downward(source.items.as_deref().unwrap_or_default(), source.default_mode, budget).map(Some);
         }
         if let Some(source) = &volume.projected {
-            return self.projected(&volume.name, source, tokens).await.map(Some);
+            return self.projected(&volume.name, source, tokens, budget).await.map(Some);
         }
         Ok(None)
     }
 
-    fn downward(&self, items: &[DownwardAPIVolumeFile], default: Option<i32>) -> Result<Payload, VolumeError> {
+    fn downward(
+        &self,
+        items: &[DownwardAPIVolumeFile],
+        default: Option<i32>,
+        budget: &mut Budget,
+    ) -> Result<Payload, VolumeError> {
         let mut payload = Payload::new();
         for item in items {
             let text = match (&item.field_ref, &item.resource_field_ref) {
@@ -60,6 +71,7 @@ impl Content<'_> {
                 (None, Some(resource)) => fields::resource(self.pod, None, resource, self.facts)?,
                 (None, None) => String::new(),
             };
+            budget.take(text.len())?;
             payload.insert(item.path.clone(), File { data: text.into(), mode: mode(item.mode, default), owner: None });
         }
         Ok(payload)
@@ -70,6 +82,7 @@ impl Content<'_> {
         volume: &str,
         projected: &ProjectedVolumeSource,
         tokens: &mut Tokens,
+        budget: &mut Budget,
     ) -> Result<Payload, VolumeError> {
         let namespace = spec::namespace(self.pod);
         let default = projected.default_mode;
@@ -79,14 +92,14 @@ impl Content<'_> {
                 let optional = source.optional == Some(true);
                 let found = self.sources.config_map(namespace, &source.name, optional).await?;
                 let data = found.as_deref().map(config_map_data).unwrap_or_default();
-                payload.extend(pick(&data, source.items.as_deref(), default, optional, &source.name)?);
+                payload.extend(pick(&data, source.items.as_deref(), default, optional, &source.name, budget)?);
             } else if let Some(source) = &source.secret {
                 let optional = source.optional == Some(true);
                 let found = self.sources.secret(namespace, &source.name, optional).await?;
                 let data = found.as_deref().map(secret_data).unwrap_or_default();
-                payload.extend(pick(&data, source.items.as_deref(), default, optional, &source.name)?);
+                payload.extend(pick(&data, source.items.as_deref(), default, optional, &source.name, budget)?);
             } else if let Some(source) = &source.downward_api {
-                payload.extend(self.downward(source.items.as_deref().unwrap_or_default(), default)?);
+                payload.extend(self.downward(source.items.as_deref().unwrap_or_default(), default, budget)?);
             } else if let Some(source) = &source.service_account_token {
                 let token = tokens.get(self.client, self.pod, volume, source, self.now).await?;
                 let owner = only_user(self.pod);
@@ -132,16 +145,20 @@ fn pick(
     default: Option<i32>,
     optional: bool,
     name: &str,
+    budget: &mut Budget,
 ) -> Result<Payload, VolumeError> {
-    let file = |bytes: &[u8], own| File { data: bytes.to_vec(), mode: mode(own, default), owner: None };
+    let mut file = |bytes: &[u8], own| -> Result<File, VolumeError> {
+        budget.take(bytes.len())?;
+        Ok(File { data: bytes.to_vec(), mode: mode(own, default), owner: None })
+    };
     let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(data.iter().map(|(key, bytes)| (key.clone(), file(bytes, None))).collect());
+        return data.iter().map(|(key, bytes)| Ok((key.clone(), file(bytes, None)?))).collect();
     };
     let mut payload = Payload::new();
     for item in items {
         match data.iter().find(|(key, _)| *key == item.key) {
             Some((_, bytes)) => {
-                payload.insert(item.path.clone(), file(bytes, item.mode));
+                payload.insert(item.path.clone(), file(bytes, item.mode)?);
             }
             None if optional => (),
             None => return Err(VolumeError::Key { key: item.key.clone(), name: name.to_owned() }),
