@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod auth;
 pub(crate) mod kubelet;
+pub(crate) mod node;
 pub(crate) mod server;
 pub(crate) mod serving;
 pub(crate) mod state;
@@ -95,16 +96,14 @@ pub(crate) struct Up {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value_t = KUBELET_PORT)]
     pub(crate) kubelet_port: u16,
-    /// Sysctls beside the safe ones that pods may set: names, or patterns such as `net.core.*`. Only sysctls of a network or IPC
-    /// namespace can be allowed
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) allowed_unsafe_sysctls: Vec<String>,
     /// Serve etcd's API here too, beside DATA_DIR/run/etcd.sock: `https://127.0.0.1:2379`. Clients show the certificate in
     /// DATA_DIR/pki/etcd
     #[arg(long, value_delimiter = ',')]
     pub(crate) etcd_listen_client_urls: Vec<String>,
     #[command(flatten)]
     pub(crate) api: api::Api,
+    #[command(flatten)]
+    pub(crate) limits: node::NodeLimits,
 }
 
 #[derive(Args, Clone)]

@@ -25,6 +25,11 @@ use crate::renewal::{self, Renewal, Shown};
 use crate::{addons, alone, certs, image, kubeconfig, node, preflight};
 use running::{CGROUP_ROOT, Running};
 
+/// Thresholds of `--eviction-hard` unless it is given. The kubelet's own, 10 % and 15 % of the disk, are for machines that only
+/// run pods; this one shares its disk with its user's files.
+const EVICTION_HARD: &str =
+    "memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%";
+
 /// The machine as the cluster's one node.
 struct Host {
     name: String,
@@ -243,10 +248,10 @@ async fn start_node(
         port: options.kubelet_port,
         pod_cidr: Some(pod_cidr.clone()),
         cgroup_root: CGROUP_ROOT.to_owned(),
-        sysctls: kubelet::SysctlAllowlist::with(&options.allowed_unsafe_sysctls)?,
+        eviction: EVICTION_HARD.parse()?,
         ..kubelet::Config::new(name.clone(), *address, runtime, client, watch::channel(tls).1)
     };
-    let kubelet = kubelet::Kubelet::build(config).await?;
+    let kubelet = kubelet::Kubelet::build(options.limits.apply(config)?).await?;
     running.node("kubelet", kubelet.run(|| (), drain));
     Ok(())
 }

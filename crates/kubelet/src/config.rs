@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Taint;
@@ -45,6 +46,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// When pods are evicted to keep the node alive.
     pub eviction: Thresholds,
+    /// How long a pressure condition stays after the resource has recovered.
+    pub eviction_transition: Duration,
     /// Processes and threads of one pod; none is no limit.
     pub pod_max_pids: Option<u64>,
     /// What pods do not get of the node: resource names and amounts.
@@ -82,6 +85,7 @@ impl Config {
             sysctls: SysctlAllowlist::default(),
             logs: LogLimits::default(),
             eviction: Thresholds::default(),
+            eviction_transition: Duration::from_secs(300),
             pod_max_pids: None,
             reserved: BTreeMap::new(),
         }

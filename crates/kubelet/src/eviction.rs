@@ -30,8 +30,6 @@ use crate::{qos, spec};
 /// Upstream's monitoring interval.
 const PERIOD: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(500);
-/// Upstream's `eviction-pressure-transition-period`: how long a condition stays after the resource has recovered.
-const TRANSITION: Duration = Duration::from_secs(300);
 /// How long an evicted pod is waited for before the next one may go.
 const CLEANUP: Duration = Duration::from_secs(30);
 /// Pods that are evicted get this long, as upstream's.
@@ -44,6 +42,8 @@ pub(crate) const EVICTED: &str = "Evicted";
 pub(crate) struct Eviction {
     context: Arc<Context>,
     thresholds: Thresholds,
+    /// Upstream's `eviction-pressure-transition-period`: how long a condition stays after the resource has recovered.
+    transition: Duration,
     node: ObjectReference,
     tell: mpsc::UnboundedSender<Input>,
     disks: Option<Disks>,
@@ -64,12 +64,14 @@ impl Eviction {
     pub(crate) fn new(
         context: Arc<Context>,
         thresholds: Thresholds,
+        transition: Duration,
         node: ObjectReference,
         tell: mpsc::UnboundedSender<Input>,
     ) -> Self {
         Self {
             context,
             thresholds,
+            transition,
             node,
             tell,
             disks: None,
@@ -130,7 +132,7 @@ impl Eviction {
     fn publish(&mut self, met: &[Met]) {
         let now = Instant::now();
         self.held.extend(met.iter().map(|met| (met.signal.pressure(), now)));
-        self.held.retain(|_, last| now.duration_since(*last) < TRANSITION);
+        self.held.retain(|_, last| now.duration_since(*last) < self.transition);
         let pressures: BTreeSet<Pressure> = self.held.keys().copied().collect();
         self.context.pressures.send_if_modified(|known| {
             let changed = *known != pressures;

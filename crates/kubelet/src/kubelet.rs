@@ -141,13 +141,20 @@ impl Kubelet {
         let mut is_ready = keeper.ready.subscribe();
         let (tell, inputs) = mpsc::unbounded_channel();
         let mut parts = tokio::task::JoinSet::new();
-        let memory = context.memory - config.reserved.get("memory").map_or(0, |reserved| reserved.value());
-        // The last tenth of the process table is the node's own.
-        let pids = max_processes().map(|most| most / 10 * 9);
+        let reserved = |name: &str| config.reserved.get(name).map_or(0, |reserved| reserved.value());
+        let memory = (context.memory - reserved("memory")).max(0);
+        // The last tenth of the process table is the node's own, whatever is reserved.
+        let pids = max_processes().map(|most| (most / 10 * 9).min(most - reserved("pid")).max(1));
         if let Err(error) = context.cgroups.limit_all(memory, pids) {
             tracing::warn!(%error, "what all pods use together cannot be limited");
         }
-        let eviction = Eviction::new(context.clone(), config.eviction, keeper.reference(), tell.clone());
+        let eviction = Eviction::new(
+            context.clone(),
+            config.eviction,
+            config.eviction_transition,
+            keeper.reference(),
+            tell.clone(),
+        );
         parts.spawn(drain.clone().run_until_cancelled_owned(eviction.run()).map(drop));
         let rotation = LogRotation::new(context.cri.clone(), context.clock.clone(), config.logs);
         parts.spawn(drain.clone().run_until_cancelled_owned(rotation.run()).map(drop));

@@ -55,10 +55,9 @@ pub(crate) async fn kubelet(options: cli::Kubelet) -> Result<()> {
         pod_cidr: options.pod_cidr,
         cgroup_root: options.cgroup_root,
         static_pod_path: options.pod_manifest_path,
-        sysctls: kubelet::SysctlAllowlist::with(&options.allowed_unsafe_sysctls)?,
         ..kubelet::Config::new(name, address, cri, client, tls)
     };
-    let kubelet = kubelet::Kubelet::build(config).await?;
+    let kubelet = kubelet::Kubelet::build(options.limits.apply(config)?).await?;
     tokio::select! {
         ended = kubelet.run(|| (), drain) => Ok(ended?),
         // Without a certificate nothing works any more; who starts it again lets it join again. Its pods do not notice.

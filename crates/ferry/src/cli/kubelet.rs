@@ -59,10 +59,8 @@ pub(crate) struct Kubelet {
     /// Pods from files in this directory
     #[arg(long)]
     pub(crate) pod_manifest_path: Option<PathBuf>,
-    /// Sysctls beside the safe ones that pods may set: names, or patterns such as `net.core.*`. Only sysctls of a network or IPC
-    /// namespace can be allowed
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) allowed_unsafe_sysctls: Vec<String>,
+    #[command(flatten)]
+    pub(crate) limits: super::node::NodeLimits,
 }
 
 impl Kubelet {

@@ -1,7 +1,9 @@
 //! When a cluster is up: its node is ready and names are answered.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -34,9 +36,33 @@ pub(super) async fn cluster(client: Client, node: &str, dns: IpAddr, progress: &
         dns_answers(dns).await
     };
     let hint = "cluster DNS does not answer after a minute; see `kubectl -n kube-system describe pods`";
-    tokio::time::timeout(READY_TIMEOUT, answering).await.context(hint)??;
+    tokio::select! {
+        answered = tokio::time::timeout(READY_TIMEOUT, answering) => answered.context(hint)??,
+        never = warn_of_pressure(&client, &target, progress) => match never {},
+    }
     progress.done("cluster DNS", begun.elapsed(), &dns.to_string());
     Ok(())
+}
+
+/// Warns once if the node is under pressure: it then starts only critical pods. Never returns.
+async fn warn_of_pressure(client: &Client, node: &Target, progress: &Progress) -> Infallible {
+    let pressure = OnceLock::new();
+    seen(client, node, |node: &Node| pressure_of(node).map(|found| pressure.set(found)).is_some()).await;
+    let (condition, advice) = pressure.into_inner().unwrap_or_default();
+    progress.line(&format!(
+        "  {} the node has {condition}, and evicts pods: {advice}, or set other thresholds with --eviction-hard",
+        progress.bold("warning:")
+    ));
+    std::future::pending().await
+}
+
+/// The first pressure condition that is True, and what a user can do about it.
+fn pressure_of(node: &Node) -> Option<(&'static str, &'static str)> {
+    let advices =
+        [("DiskPressure", "free disk space"), ("MemoryPressure", "free memory"), ("PIDPressure", "end some processes")];
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let is_true = |type_: &str| conditions.iter().any(|c| c.type_ == type_ && c.status == "True");
+    advices.into_iter().find(|(type_, _)| is_true(type_))
 }
 
 async fn dns_ready(client: &Client) {
