@@ -24,6 +24,10 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 /// Probes and hooks read 10 KiB of it; a container must not make the node hold more.
 const MAX_SYNC_BYTES: u64 = 256 << 10;
 
+/// Output beyond [`MAX_SYNC_BYTES`] is dropped at 16 MB/s: a pipe's worth at a time.
+const DROPPED_BYTES: usize = 64 << 10;
+const DROPPED_PACE: Duration = Duration::from_millis(4);
+
 fn null() -> io::Result<OwnedFd> {
     Ok(File::options().read(true).write(true).open("/dev/null")?.into())
 }
@@ -225,6 +229,10 @@ pub(crate) async fn exec_sync(
 async fn read_bounded(from: Option<pipe::Receiver>, into: &mut Vec<u8>) {
     let Some(mut from) = from else { return };
     let _ = (&mut from).take(MAX_SYNC_BYTES).read_to_end(into).await;
-    // What is too much is read and dropped, so that the command can end.
-    let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+    // The rest is read and dropped, so that the command can end: slowly, as a command that writes without end must not keep a
+    // processor of the node busy beside its own.
+    let mut dropped = vec![0; DROPPED_BYTES];
+    while let Ok(1..) = from.read(&mut dropped).await {
+        tokio::time::sleep(DROPPED_PACE).await;
+    }
 }
