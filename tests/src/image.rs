@@ -1,4 +1,4 @@
-//! Images for tests: the ferry binary in an archive.
+//! Images for tests: one static program in an archive.
 
 use std::path::Path;
 
@@ -6,16 +6,21 @@ use anyhow::{Context as _, Result};
 
 use crate::{ferry_binary, run};
 
-/// A one-layer OCI archive of the ferry binary that runs with `arguments`, made with what every Debian has.
+/// A one-layer OCI archive of the ferry binary that runs with `arguments`.
 pub fn archive(dir: &Path, name: &str, arguments: &[&str]) -> Result<String> {
+    archive_of(dir, name, &ferry_binary(), "ferry", arguments)
+}
+
+/// A one-layer OCI archive with the static `program` as `/{as_name}` and entrypoint, made with what every Debian has.
+pub fn archive_of(dir: &Path, name: &str, program: &Path, as_name: &str, arguments: &[&str]) -> Result<String> {
     let dir = &dir.join(name.replace(['/', ':'], "-"));
     let layout = dir.join("layout");
     std::fs::create_dir_all(layout.join("blobs/sha256"))?;
     let root = dir.join("root");
     std::fs::create_dir_all(&root)?;
-    std::fs::copy(ferry_binary(), root.join("ferry"))?;
+    std::fs::copy(program, root.join(as_name))?;
     let layer = dir.join("layer.tar");
-    run("tar", &["-C", &text(&root)?, "-cf", &text(&layer)?, "ferry"])?;
+    run("tar", &["-C", &text(&root)?, "-cf", &text(&layer)?, as_name])?;
     let blob = |path: &Path| -> Result<(String, u64)> {
         let sum = run("sha256sum", &[&text(path)?])?;
         let digest = sum.split(' ').next().context("sum")?.to_owned();
@@ -28,7 +33,7 @@ pub fn archive(dir: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     std::fs::write(
         &config,
         format!(
-            r#"{{"architecture":"amd64","os":"linux","config":{{"Entrypoint":["/ferry"],"Cmd":{arguments:?}}},"rootfs":{{"type":"layers","diff_ids":["sha256:{layer_digest}"]}}}}"#
+            r#"{{"architecture":"amd64","os":"linux","config":{{"Entrypoint":["/{as_name}"],"Cmd":{arguments:?}}},"rootfs":{{"type":"layers","diff_ids":["sha256:{layer_digest}"]}}}}"#
         ),
     )?;
     let (config_digest, config_size) = blob(&config)?;

@@ -14,7 +14,7 @@ mod servers;
 
 pub use cluster::{Cluster, Options, ferry_binary, read_some};
 pub use etcd::{EtcdCluster, Member, etcd_tool};
-pub use image::{archive, text};
+pub use image::{archive, archive_of, text};
 pub use kubectl::{kubectl, run_kubectl};
 pub use leaks::Leaks;
 pub use ports::free_ports;

@@ -1,8 +1,10 @@
-//! What tests of several crates share: judging histories of concurrent clients, drawing at random from a known seed.
+//! What tests of several crates share: a checker of linearizability, seeded random choices, a small disk to fill.
 
 mod etcd;
 pub mod linearizability;
 mod random;
+mod small_disk;
 
 pub use etcd::etcd_survives_kills;
 pub use random::{Random, long};
+pub use small_disk::SmallDisk;

@@ -4,65 +4,23 @@
 //! what fills the disk; a file beside the store takes the rest. Needs root: it mounts.
 
 use std::{
-    fs::File,
-    io::Write,
     path::PathBuf,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use store::*;
-use testkit::{Random, long};
+use testkit::{Random, SmallDisk, long};
 
 use crate::crash::{Kind, Known, Said};
 
 const BYTES: u64 = 64 << 20;
 
-/// A small ext4 in a file, until dropped.
-struct SmallDisk {
-    dir: tempfile::TempDir,
+fn small_disk(dir: &tempfile::TempDir) -> SmallDisk {
+    SmallDisk::new(dir.path(), BYTES, None).unwrap()
 }
 
-impl SmallDisk {
-    fn new() -> SmallDisk {
-        let dir = tempfile::tempdir().unwrap();
-        let (image, mounted) = (dir.path().join("image"), dir.path().join("mounted"));
-        File::create(&image).unwrap().set_len(BYTES).unwrap();
-        std::fs::create_dir(&mounted).unwrap();
-        run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image));
-        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mounted]));
-        SmallDisk { dir }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("mounted")
-    }
-
-    fn store(&self) -> PathBuf {
-        self.path().join("store")
-    }
-
-    /// Writes until nothing more fits.
-    fn fill(&self) {
-        let mut ballast = File::options().append(true).create(true).open(self.path().join("ballast")).unwrap();
-        for size in [1 << 20, 4096, 1] {
-            while ballast.write_all(&vec![1; size]).is_ok() {}
-        }
-    }
-
-    fn free(&self) {
-        let _ = std::fs::remove_file(self.path().join("ballast"));
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        run(Command::new("umount").arg(self.path()));
-    }
-}
-
-fn run(command: &mut Command) {
-    assert!(command.status().unwrap().success(), "{command:?}");
+fn store_on(disk: &SmallDisk) -> PathBuf {
+    disk.path().join("store")
 }
 
 /// One life of the child, which begins on a full disk or not: the disk is filled, freed in most rounds, and the child is killed.
@@ -81,7 +39,7 @@ impl Round {
     fn run(&self, disk: &SmallDisk, known: &mut Known) -> Option<Duration> {
         let (mut acks, mut refusals, mut resumed) = (0, 0, None);
         let mut freed: Option<Instant> = None;
-        known.run(&disk.store(), Kind::Crowded, |said| {
+        known.run(&store_on(disk), Kind::Crowded, |said| {
             match said {
                 Said::Acked => acks += 1,
                 Said::Full => refusals += 1,
@@ -89,7 +47,7 @@ impl Round {
             // The store makes room for itself by giving up history, so it may take several times.
             if said == Said::Acked && freed.is_none() && acks >= self.fill_after && (acks - self.fill_after) % 500 == 0
             {
-                disk.fill();
+                disk.fill().unwrap();
             }
             // What was acknowledged before may still be on its way here: all writers were refused several times.
             if refusals == 200 && freed.is_none() && self.is_freed {
@@ -114,7 +72,8 @@ fn a_full_disk_loses_no_acknowledged_write_and_ends_when_space_is_freed() {
     let mut random = Random::from_environment();
     eprintln!("FERRY_SEED={} {rounds} rounds", random.seed());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let disk = SmallDisk::new();
+    let dir = tempfile::tempdir().unwrap();
+    let disk = small_disk(&dir);
     let mut known = Known::new(Kind::Crowded);
     let (mut slowest, mut freed) = (Duration::ZERO, 0);
     for _ in 0..rounds {
@@ -123,7 +82,7 @@ fn a_full_disk_loses_no_acknowledged_write_and_ends_when_space_is_freed() {
             (slowest, freed) = (slowest.max(resumed), freed + 1);
         }
         // Opened as the child left it, full or not.
-        let store = Embedded::open(&disk.store(), Kind::Crowded.options()).unwrap();
+        let store = Embedded::open(&store_on(&disk), Kind::Crowded.options()).unwrap();
         runtime.block_on(known.check(&store));
         drop(store);
         if random.below(2) == 0 {
@@ -136,10 +95,11 @@ fn a_full_disk_loses_no_acknowledged_write_and_ends_when_space_is_freed() {
 
 #[test]
 fn a_small_disk_gives_up_history_before_it_refuses_writes() {
-    let disk = SmallDisk::new();
+    let dir = tempfile::tempdir().unwrap();
+    let disk = small_disk(&dir);
     let mut known = Known::new(Kind::Crowded);
     let (mut acks, mut refusals) = (0, 0);
-    known.run(&disk.store(), Kind::Crowded, |said| {
+    known.run(&store_on(&disk), Kind::Crowded, |said| {
         match said {
             Said::Acked => acks += 1,
             Said::Full => refusals += 1,
