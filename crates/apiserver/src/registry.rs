@@ -30,7 +30,7 @@ pub(crate) struct Served {
     pub cache: Option<Arc<Cache>>,
     /// The version objects are stored in.
     pub storage_version: String,
-    /// `--runtime-config` leaves it on; otherwise no path leads there.
+    /// On by default or by `--runtime-config`; otherwise no path leads there.
     pub is_enabled: bool,
     /// What whoever asks for it is warned of.
     pub warning: Option<String>,

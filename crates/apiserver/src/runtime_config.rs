@@ -1,6 +1,7 @@
 //! `--runtime-config`: which versions and resources of the built-in API are served.
 //!
-//! What is not named is served. What is turned off is stored and converted as before, but no path leads there.
+//! By default the stable versions are served, the beta and alpha ones are not: upstream's `DefaultAPIResourceConfigSource`. A version
+//! that is off is stored and converted as before, but has no path, and no place in discovery and OpenAPI.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use api::resources::{self, Resource};
 
 type OfVersion = fn(&str) -> bool;
 
-/// Groups of versions, the later of which have the last word.
+/// Keys that name many versions. A later one takes precedence over an earlier one.
 const KINDS: [(&str, OfVersion); 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| Stability::of(version) == Some(Stability::Ga)),
@@ -16,7 +17,7 @@ const KINDS: [(&str, OfVersion); 4] = [
     ("api/alpha", |version| Stability::of(version) == Some(Stability::Alpha)),
 ];
 
-/// Why it makes no sense, in upstream's words.
+/// Why the flag's value is invalid, in upstream's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeConfigError {
     #[error("invalid runtime-config with only api/all=false")]
@@ -35,7 +36,7 @@ pub enum RuntimeConfigError {
     Case(String, String),
 }
 
-/// What is turned on or off, by its key.
+/// What the flag turns on or off, by its key; the default is an empty flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig(BTreeMap<String, bool>);
 
@@ -90,23 +91,27 @@ impl RuntimeConfig {
             .map(Self)
     }
 
+    /// Whether paths lead to a resource of the built-in API. The most exact key decides: the resource's, then its version's, then
+    /// `api/alpha`, `api/beta` and `api/ga`, then `api/all`. Without a key the version's stability does.
     pub(crate) fn serves(&self, resource: &Resource) -> bool {
-        if self.0.is_empty() {
-            return true;
-        }
         let version = format!("{}/{}", resource.group, resource.version);
         let own = self.0.get(&format!("{version}/{}", resource.plural)).or_else(|| self.0.get(&version));
         let last = || {
             let kinds = KINDS.iter().rev().filter(|(_, matches)| matches(&resource.version));
             kinds.into_iter().find_map(|(key, _)| self.0.get(*key))
         };
-        own.or_else(last).copied().unwrap_or(true)
+        own.or_else(last).copied().unwrap_or_else(|| is_on_by_default(&resource.version))
     }
 
-    /// Tells one from another; empty where nothing is named.
+    /// Differs between two configurations; empty for the default one.
     pub(crate) fn stamp(&self) -> String {
         self.0.iter().map(|(key, is_on)| format!("{key}={is_on} ")).collect()
     }
+}
+
+/// Upstream's rule since v1.24: a new beta or alpha version is never on by default. v1.36 has no older one left that is.
+fn is_on_by_default(version: &str) -> bool {
+    Stability::of(version) == Some(Stability::Ga)
 }
 
 fn is_kind(key: &str) -> bool {
@@ -146,13 +151,81 @@ fn checked(key: String, value: String) -> Result<bool, RuntimeConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Upstream's lists of v1.36, by whether they are on; `apiextensions.k8s.io` and `apiregistration.k8s.io` are lists of their own there.
+    #[test]
+    fn the_default_is_upstreams() {
+        let on = [
+            "admissionregistration.k8s.io/v1",
+            "apiextensions.k8s.io/v1",
+            "apiregistration.k8s.io/v1",
+            "apps/v1",
+            "authentication.k8s.io/v1",
+            "authorization.k8s.io/v1",
+            "autoscaling/v1",
+            "autoscaling/v2",
+            "batch/v1",
+            "certificates.k8s.io/v1",
+            "coordination.k8s.io/v1",
+            "discovery.k8s.io/v1",
+            "events.k8s.io/v1",
+            "flowcontrol.apiserver.k8s.io/v1",
+            "networking.k8s.io/v1",
+            "node.k8s.io/v1",
+            "policy/v1",
+            "rbac.authorization.k8s.io/v1",
+            "resource.k8s.io/v1",
+            "scheduling.k8s.io/v1",
+            "storage.k8s.io/v1",
+            "v1",
+        ];
+        let off = [
+            "admissionregistration.k8s.io/v1alpha1",
+            "admissionregistration.k8s.io/v1beta1",
+            "certificates.k8s.io/v1alpha1",
+            "certificates.k8s.io/v1beta1",
+            "coordination.k8s.io/v1alpha2",
+            "coordination.k8s.io/v1beta1",
+            "internal.apiserver.k8s.io/v1alpha1",
+            "networking.k8s.io/v1beta1",
+            "resource.k8s.io/v1alpha3",
+            "resource.k8s.io/v1beta1",
+            "resource.k8s.io/v1beta2",
+            "scheduling.k8s.io/v1alpha2",
+            "storage.k8s.io/v1beta1",
+            "storagemigration.k8s.io/v1beta1",
+        ];
+        let config = RuntimeConfig::default();
+        let versions = |is_on: bool| -> BTreeSet<String> {
+            let of_them = resources::builtin().iter().filter(|resource| config.serves(resource) == is_on);
+            of_them.map(Resource::api_version).collect()
+        };
+        assert_eq!(versions(true), on.map(ToOwned::to_owned).into());
+        assert_eq!(versions(false), off.map(ToOwned::to_owned).into());
+    }
+
+    #[test]
+    fn all_of_the_api_can_be_served() {
+        let config = RuntimeConfig::new(&["api/all=true".to_owned()]).unwrap();
+        assert!(resources::builtin().iter().all(|resource| config.serves(resource)));
+    }
 
     #[test]
     fn the_most_exact_key_decides() {
-        check("", "resource.k8s.io/v1beta1/resourceslices", Ok(true));
-        check("api/beta=false", "resource.k8s.io/v1beta1/resourceslices", Ok(false));
-        check("api/beta=false", "resource.k8s.io/v1/resourceslices", Ok(true));
+        const BETA: &str = "resource.k8s.io/v1beta1/resourceslices";
+        check("", BETA, Ok(false));
+        check("api/all=true", BETA, Ok(true));
+        check("api/beta=true", BETA, Ok(true));
+        check("api/alpha=true", BETA, Ok(false));
+        check("api/all=true,api/beta=false", BETA, Ok(false));
+        check("api/all=true,api/beta=false", "resource.k8s.io/v1/resourceslices", Ok(true));
+        check("api/ga=false,api/beta=true", "resource.k8s.io/v1/resourceslices", Ok(false));
+        check("api/beta=true,resource.k8s.io/v1beta1=false", BETA, Ok(false));
+        check("resource.k8s.io/v1beta1/resourceslices", BETA, Ok(true));
+        check("resource.k8s.io/v1beta1/resourceslices", "resource.k8s.io/v1beta1/deviceclasses", Ok(false));
         check("api/all=false,api/ga=true", "apps/v1/deployments", Ok(true));
         check("api/all=false,api/ga=true", "scheduling.k8s.io/v1alpha2/workloads", Ok(false));
         check("api/beta=false,resource.k8s.io/v1beta1", "resource.k8s.io/v1beta1/deviceclasses", Ok(true));
@@ -162,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_told_as_upstream_tells_it() {
+    fn invalid_keys_and_values_get_upstreams_errors() {
         check("api/all=false", "apps/v1/deployments", Err("invalid runtime-config with only api/all=false"));
         check("v1", "apps/v1/deployments", Err("runtime-config invalid key v1"));
         check("odd/v1,nope/v2", "apps/v1/deployments", Err("unknown api groups nope/v2,odd/v1"));

@@ -63,7 +63,7 @@ pub struct Config {
     /// `None` keeps everything as it is.
     pub encryption: Option<EncryptionSettings>,
     pub flow: FlowSettings,
-    /// Which of the built-in API is served.
+    /// Which versions and resources of the built-in API are served.
     pub runtime_config: RuntimeConfig,
     /// How long a request may take that is neither a watch nor a stream.
     pub request_timeout: Duration,

@@ -17,7 +17,7 @@ async fn documents_are_those_of_upstream() -> Result<()> {
         eprintln!("FERRY_DISCOVERY does not name a folder of upstream's documents: nothing to compare with");
         return Ok(());
     };
-    let api = Api::start().await?;
+    let api = Api::start_with_all_versions().await?;
     let mut different = Vec::new();
     for entry in std::fs::read_dir(Path::new(&reference))? {
         let file = entry?.path();
@@ -34,6 +34,65 @@ async fn documents_are_those_of_upstream() -> Result<()> {
         }
     }
     ensure!(different.is_empty(), "{} documents differ: {different:#?}", different.len());
+    Ok(())
+}
+
+/// Only stable versions are served by default: in discovery, OpenAPI and `APIService`s, and by path.
+#[tokio::test]
+async fn beta_and_alpha_versions_are_off_by_default() -> Result<()> {
+    let api = Api::start().await?;
+    let (_, groups) = api.json("GET /apis", &[], None).await?;
+    let versions: Vec<&str> = groups["groups"]
+        .as_array()
+        .context("groups")?
+        .iter()
+        .flat_map(|group| group["versions"].as_array().into_iter().flatten())
+        .filter_map(|version| version["groupVersion"].as_str())
+        .collect();
+    let want = [
+        "apiregistration.k8s.io/v1",
+        "apps/v1",
+        "events.k8s.io/v1",
+        "authentication.k8s.io/v1",
+        "authorization.k8s.io/v1",
+        "autoscaling/v2",
+        "autoscaling/v1",
+        "batch/v1",
+        "certificates.k8s.io/v1",
+        "networking.k8s.io/v1",
+        "policy/v1",
+        "rbac.authorization.k8s.io/v1",
+        "storage.k8s.io/v1",
+        "admissionregistration.k8s.io/v1",
+        "apiextensions.k8s.io/v1",
+        "scheduling.k8s.io/v1",
+        "coordination.k8s.io/v1",
+        "node.k8s.io/v1",
+        "discovery.k8s.io/v1",
+        "resource.k8s.io/v1",
+        "flowcontrol.apiserver.k8s.io/v1",
+    ];
+    assert_eq!(versions, want);
+    let (_, index) = api.json("GET /openapi/v3", &[], None).await?;
+    let (_, services) = api.json("GET /apis/apiregistration.k8s.io/v1/apiservices", &[], None).await?;
+    let text = format!("{index}{services}");
+    assert!(text.contains("coordination.k8s.io") && !text.contains("v1beta") && !text.contains("v1alpha"), "{text}");
+    for off in ["coordination.k8s.io/v1beta1", "coordination.k8s.io/v1beta1/leasecandidates", "storagemigration.k8s.io"]
+    {
+        let (code, answer) = api.json(&format!("GET /apis/{off}"), &[], None).await.unwrap_or((404, Value::Null));
+        assert_eq!(code, 404, "{off}: {answer}");
+    }
+    Ok(())
+}
+
+/// What a start with everything on has left in the store goes: no `APIService` names a version that is off.
+#[tokio::test]
+async fn a_version_turned_off_takes_its_api_service_along() -> Result<()> {
+    const NAME: &str = "GET /apis/apiregistration.k8s.io/v1/apiservices/v1beta1.coordination.k8s.io";
+    let all = Api::start_with_all_versions().await?;
+    assert_eq!(all.json(NAME, &[], None).await?.0, 200);
+    let stock = Api::start_on(all.store.clone(), |_| ()).await?;
+    assert_eq!(stock.json(NAME, &[], None).await?.0, 404);
     Ok(())
 }
 

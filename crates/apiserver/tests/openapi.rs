@@ -18,7 +18,7 @@ async fn schemas_are_those_of_upstream() -> Result<()> {
         eprintln!("FERRY_OPENAPI_V3 does not name a folder of upstream's documents: nothing to compare with");
         return Ok(());
     };
-    let api = Api::start().await?;
+    let api = Api::start_with_all_versions().await?;
     let (_, index) = api.json("GET /openapi/v3", &[], None).await?;
     let mut found = BTreeSet::new();
     for path in index["paths"].as_object().context("paths")?.keys() {
@@ -125,7 +125,7 @@ async fn documents_are_named_by_their_content() -> Result<()> {
 
 #[tokio::test]
 async fn version_two_is_one_document_in_two_encodings() -> Result<()> {
-    let api = Api::start().await?;
+    let api = Api::start_with_all_versions().await?;
     let (_, document) = api.json("GET /openapi/v2", &[], None).await?;
     assert_eq!(document["swagger"], "2.0");
     let port = &document["definitions"]["io.k8s.api.core.v1.ContainerPort"];

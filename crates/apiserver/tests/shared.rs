@@ -181,7 +181,8 @@ async fn who_proves_nothing_writes_nothing_and_it_is_written_down() -> Result<()
     let log = AuditLog { path: dir.path().join("audit.log"), max_age_days: 0, max_backups: 0, max_size_mib: 0 };
     let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]";
     let audit: Arc<Audit> = Audit::new(policy, log)?.into();
-    let api = Api::start_with(|config| config.audit = Some(audit)).await?;
+    let runtime_config = apiserver::RuntimeConfig::new(&["api/all=true".to_owned()])?;
+    let api = Api::start_with(|config| (config.audit, config.runtime_config) = (Some(audit), runtime_config)).await?;
     let writes = writes(&api).await?;
     assert!(writes.len() > 400, "{} writes", writes.len());
     let mut refused = 0;

@@ -68,7 +68,7 @@ async fn approval_takes_leave_of_the_signer() -> Result<()> {
 #[tokio::test]
 async fn a_bundle_of_a_signer_takes_leave_of_it() -> Result<()> {
     const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
-    let api = Api::start().await?;
+    let api = Api::start_with_all_versions().await?;
     let bob = ("impersonate-user", "bob");
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
     let mut authority = rcgen::CertificateParams::default();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use api::UserInfo;
-use apiserver::{ApiServer, Config, KubeletClient, ServiceAccountKeys, ServiceRanges};
+use apiserver::{ApiServer, Config, KubeletClient, RuntimeConfig, ServiceAccountKeys, ServiceRanges};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -30,10 +30,12 @@ impl Ferry {
         let flag = |name: &str, usual: &str| flags.get(name).map_or(usual, String::as_str).to_owned();
         let advertise_address = flag("--advertise-address", "192.0.2.1").parse()?;
         let ranges = flag("--service-cluster-ip-range", "10.96.0.0/16");
+        let runtime_config: Vec<String> = flag("--runtime-config", "").split(',').map(ToOwned::to_owned).collect();
         let keys = ServiceAccountKeys::read(key.as_bytes(), &[])?;
         let config = Config {
             secure_port: flag("--secure-port", "6443").parse()?,
             service_cluster_ip_range: ServiceRanges::parse(&ranges, Some(advertise_address))?,
+            runtime_config: RuntimeConfig::new(&runtime_config)?,
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
             ..Config::new(advertise_address, keys, KubeletClient::new(Arc::new(tls)))
         };

@@ -30,6 +30,13 @@ impl Api {
         Self::start_with(|_| ()).await
     }
 
+    /// The same with beta and alpha versions served too.
+    #[allow(dead_code)] // Not every test needs it.
+    pub(crate) async fn start_with_all_versions() -> Result<Self> {
+        let runtime_config = apiserver::RuntimeConfig::new(&["api/all=true".to_owned()])?;
+        Self::start_with(|config| config.runtime_config = runtime_config).await
+    }
+
     /// The same, set up in another way.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let dir = tempfile::tempdir()?;

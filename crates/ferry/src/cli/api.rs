@@ -59,8 +59,8 @@ pub(crate) struct Api {
     pub(crate) proxy_client_cert_file: Option<PathBuf>,
     #[arg(long, requires = "proxy_client_cert_file")]
     pub(crate) proxy_client_key_file: Option<PathBuf>,
-    /// Turns built-in APIs off or on: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `GROUP/VERSION` or `GROUP/VERSION/RESOURCE`, each
-    /// `=true` or `=false`
+    /// Turns built-in APIs on or off: `api/all`, `api/ga`, `api/beta`, `api/alpha`, `GROUP/VERSION` or `GROUP/VERSION/RESOURCE`, each
+    /// `=true` or `=false`. Stable versions are on by default, beta and alpha ones are off
     #[arg(long, value_delimiter = ',')]
     pub(crate) runtime_config: Vec<String>,
     #[command(flatten)]
