@@ -151,6 +151,26 @@ pub(crate) trait Plugin: Send + Sync {
     }
 }
 
+/// What admission decides by; what is missing here admits.
+const RULES: [(&str, &str); 7] = [
+    ("", "limitranges"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+];
+
+/// A client's write is refused while a rule exists of which no state is known: it was unreadable when this server started.
+fn check_rules(server: &ApiServer, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+    if attributes.context.is_none() {
+        return Ok(());
+    }
+    let caches = RULES.iter().filter_map(|(group, plural)| server.registry.stored(group, plural)?.cache.as_ref());
+    caches.into_iter().try_for_each(|cache| cache.snapshot().check_known())
+}
+
 /// The plugins that change objects.
 pub(crate) async fn mutate(
     server: &Arc<ApiServer>,
@@ -161,6 +181,7 @@ pub(crate) async fn mutate(
     if is_ending && attributes.operation == Operation::Create {
         return Err(attributes.forbidden("create not allowed while custom resource definition is terminating"));
     }
+    check_rules(server, attributes)?;
     let mut rounds = [Reinvocation::default(), Reinvocation::default()];
     if admit(server, attributes, object, &mut rounds).await? {
         // What a policy or a webhook changed is seen once more by all who came before it.

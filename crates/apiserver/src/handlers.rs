@@ -116,7 +116,7 @@ async fn get(server: &Arc<ApiServer>, served: &Served, context: &Context) -> Res
             }
         }
     }
-    let stored = cache.get(&served.key(&info.namespace, &info.name));
+    let stored = cache.read(&served.key(&info.namespace, &info.name))?;
     let stored = stored.ok_or_else(|| ApiError::not_found(served.group_resource(), &info.name))?;
     if accept.form == http::Form::Whole && served.is_storage_version() && stored.is_plain {
         let bytes = match accept.encoding {

@@ -27,6 +27,8 @@ pub(crate) async fn charge(
     let (true, Some(quotas), Some(counted)) = (info.namespaced, quotas, Counted::new(&info.group, &info.plural)) else {
         return Ok(Vec::new());
     };
+    // Neither charged nor overlooked.
+    quotas.snapshot().check_prefix(&format!("{}/", attributes.namespace))?;
     if of_namespace(quotas, attributes.namespace).is_empty() {
         // One that is too new to be seen limits nothing yet.
         return Ok(Vec::new());

@@ -92,6 +92,7 @@ async fn empty(server: &Arc<ApiServer>, entry: &Entry) -> Result<(), ApiError> {
     };
     server.feed.current().await.map_err(crate::server::store_error)?;
     let Ok((mut place, snapshot)) = entry.cache.watch_from(None) else { return Ok(()) };
+    snapshot.check_prefix("")?;
     for object in snapshot.objects.values() {
         match writer.delete(object.namespace(), object.name(), &DeleteOptions::default()).await {
             Err(error) if error.code != 404 => return Err(error),
@@ -99,7 +100,13 @@ async fn empty(server: &Arc<ApiServer>, entry: &Entry) -> Result<(), ApiError> {
         }
     }
     server.feed.current().await.map_err(crate::server::store_error)?;
-    while !entry.cache.snapshot().objects.is_empty() {
+    loop {
+        let left = entry.cache.snapshot();
+        // What cannot be read is still there.
+        left.check_prefix("")?;
+        if left.objects.is_empty() {
+            return Ok(());
+        }
         tokio::select! {
             changed = place.next() => {
                 if changed.is_err() {
@@ -110,5 +117,4 @@ async fn empty(server: &Arc<ApiServer>, entry: &Entry) -> Result<(), ApiError> {
             () = entry.retired.cancelled() => return Err(ApiError::unavailable("the definition changed")),
         }
     }
-    Ok(())
 }

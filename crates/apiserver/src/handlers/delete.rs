@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::options::DeleteOptions;
 use super::list::{Selection, page, page_meta};
+use super::write::MAX_RETRIES;
 use super::{Writer, encode, respond_object};
 use crate::admission::{self, Operation};
 use crate::convert;
@@ -106,7 +107,7 @@ impl Writer<'_> {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        loop {
+        for _ in 0..MAX_RETRIES {
             match self.delete_once(namespace, name, options).await {
                 Ok(deleted) => return Ok(deleted),
                 Err(ServerError::Unmet(revision) | ServerError::Claimed(revision)) => {
@@ -115,6 +116,7 @@ impl Writer<'_> {
                 Err(ServerError::Api(error)) => return Err(error),
             }
         }
+        Err(ApiError::conflict(self.served.group_resource(), name, "the object changes too often"))
     }
 
     async fn delete_once(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, ServerError> {

@@ -133,6 +133,7 @@ fn budget_of(server: &Arc<ApiServer>, pod: &Object) -> Result<Option<Object>, Ap
     let labels = pod.at(&["metadata", "labels"]).cloned().unwrap_or_else(|| json!({}));
     let labels = serde_json::from_value(labels).unwrap_or_default();
     let snapshot = budgets.cache.as_ref().ok_or_else(ApiError::no_such_resource)?.snapshot();
+    snapshot.check_prefix(&format!("{}/", pod.namespace()))?;
     let own = snapshot.objects.values().filter(|stored| stored.namespace() == pod.namespace());
     let mut covering = own.map(|stored| stored.decode()).filter(|budget| {
         let selector = budget.at(&["spec", "selector"]).and_then(|s| serde_json::from_value(s.clone()).ok());

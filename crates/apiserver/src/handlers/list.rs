@@ -19,7 +19,7 @@ use crate::http::{Accept, Body, Encoding, Form, respond, respond_body};
 use crate::pipeline::Context;
 use crate::registry::Served;
 use crate::server::{ApiServer, store_error};
-use crate::storage::Stored;
+use crate::storage::{Snapshot, Stored};
 
 /// So many objects take longer to decode than others should wait for.
 const MANY: usize = 200;
@@ -58,6 +58,14 @@ impl Selection {
         let namespaced = served.info.namespaced && !context.info.namespace.is_empty();
         let prefix = if namespaced { format!("{}/", context.info.namespace) } else { String::new() };
         Ok(Self { prefix, labels, fields, converted })
+    }
+
+    /// An error where one of the objects it may select cannot be read.
+    pub(super) fn check(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        match self.fields.exact("metadata.name") {
+            Some(name) if !self.prefix.is_empty() => snapshot.check_key(&format!("{}{name}", self.prefix)),
+            _ => snapshot.check_prefix(&self.prefix),
+        }
     }
 
     pub(super) fn matches(&self, stored: &Stored) -> bool {
@@ -213,10 +221,13 @@ pub(super) async fn page(
     if let Some(name) = selection.fields.exact("metadata.name")
         && (!selection.prefix.is_empty() || !served.info.namespaced)
     {
-        let found = snapshot.objects.get(&*format!("{}{name}", selection.prefix)).cloned();
+        let key = format!("{}{name}", selection.prefix);
+        snapshot.check_key(&key)?;
+        let found = snapshot.objects.get(&*key).cloned();
         let items = found.into_iter().filter(|item| selection.matches(item)).collect();
         return Ok(Page { revision, items, next: None, remaining: None });
     }
+    snapshot.check_prefix(&selection.prefix)?;
     let from: Arc<str> = selection.prefix.as_str().into();
     let items = snapshot
         .objects
@@ -304,8 +315,9 @@ async fn at_revision(
     for kv in found.kvs {
         let key = String::from_utf8_lossy(&kv.key);
         let key = key.strip_prefix(&cache.prefix).unwrap_or_default();
-        let stored = Stored::read(key, kv.mod_revision, kv.value.clone(), &cache.reading);
-        items.push(Arc::new(stored.map_err(ApiError::internal)?));
+        items.push(Arc::new(
+            cache.decode(key, kv.mod_revision, &kv.value).map_err(|unreadable| ApiError::from(&unreadable))?,
+        ));
     }
     Ok(items)
 }

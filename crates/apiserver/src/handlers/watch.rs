@@ -130,6 +130,7 @@ pub(super) async fn answer(
     };
     match cache.watch_over(from, context.connection) {
         Ok((place, snapshot)) => {
+            session.view.selection.check(&snapshot)?;
             if from.is_none() && initial_events != Some(false) {
                 session.state = session.view.state(&snapshot);
                 let is_marked = initial_events == Some(true) && bookmarks;

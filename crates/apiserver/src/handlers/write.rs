@@ -26,7 +26,7 @@ use crate::strategy;
 use api::validation::Again;
 
 /// More lost races than this on one object mean that something is wrong.
-const MAX_RETRIES: usize = 100;
+pub(super) const MAX_RETRIES: usize = 100;
 const AFTER_ADMISSION: &str = " after mutating admission happens";
 const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -121,7 +121,7 @@ impl Writer<'_> {
     /// The object now, in the served version.
     pub(super) async fn current(&self, namespace: &str, name: &str) -> Result<(Arc<Stored>, Object), ApiError> {
         self.server.feed.current().await.map_err(store_error)?;
-        let stored = self.cache()?.get(&self.served.key(namespace, name)).ok_or_else(|| self.not_found(name))?;
+        let stored = self.cache()?.read(&self.served.key(namespace, name))?.ok_or_else(|| self.not_found(name))?;
         let object = convert::from_storage(self.server, self.served, &stored).await?;
         Ok((stored, object))
     }
@@ -215,7 +215,8 @@ impl Writer<'_> {
         charged: Vec<Beside>,
     ) -> Result<(), ServerError> {
         let (cache, key) = (self.cache()?, self.served.key(namespace, name));
-        if self.dry_run && cache.get(&key).is_some() {
+        // What cannot be read has the name as well.
+        if self.dry_run && cache.read(&key).map_or(true, |other| other.is_some()) {
             return Err(ServerError::Unmet(0));
         }
         let stored = convert::to_storage(self.server, self.served, object).await?;

@@ -7,13 +7,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::ApiError;
 use arc_swap::ArcSwap;
-use imbl::OrdMap;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::group::{GROUP, Group, Member};
+use super::snapshot::Snapshot;
 use super::stored::{Change, Reading, Stored};
+use super::unreadable::Unreadable;
 use crate::heavy::give_way;
 
 /// Enough for a client that reconnects after a pause, small enough to forget.
@@ -28,13 +31,6 @@ const COURTEOUS: usize = 8;
 const REST: Duration = Duration::from_nanos(4500);
 const LONGEST_REST: Duration = Duration::from_millis(25);
 
-/// All objects of a resource as of one revision.
-#[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
-    pub revision: i64,
-    pub objects: OrdMap<Arc<str>, Arc<Stored>>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// `/registry/pods/`
@@ -45,16 +41,23 @@ pub(crate) struct Cache {
     pub(super) lease: tokio::sync::Mutex<Option<(i64, Instant)>>,
     snapshot: ArcSwap<Snapshot>,
     ring: Mutex<Ring>,
-    /// Changes that come while the cache is being filled; `None` once it is.
+    /// Events that come while the cache is being filled; `None` once it is. Locked before the ring.
     postponed: Mutex<Option<Vec<Postponed>>>,
 }
 
-/// What became of a key at a revision; nothing is left of what was deleted.
+/// What became of an object.
+#[derive(Debug)]
+pub(super) enum Event {
+    Put(Arc<Stored>),
+    Unreadable(Arc<Unreadable>),
+    Deleted,
+}
+
 #[derive(Debug)]
 struct Postponed {
     key: String,
     revision: i64,
-    object: Option<Arc<Stored>>,
+    event: Event,
 }
 
 #[derive(Debug, Default)]
@@ -87,8 +90,7 @@ pub(crate) enum WatchError {
 
 impl Cache {
     pub(crate) fn new(prefix: String, reading: Reading) -> Self {
-        let snapshot = Snapshot { revision: 0, objects: OrdMap::new() };
-        let (lease, snapshot) = (tokio::sync::Mutex::default(), ArcSwap::from_pointee(snapshot));
+        let (lease, snapshot) = Default::default();
         let (ring, postponed) = (Mutex::default(), Mutex::default());
         Self { prefix, reading, time_to_live: None, lease, snapshot, ring, postponed }
     }
@@ -103,28 +105,38 @@ impl Cache {
         Self { postponed: Mutex::new(Some(Vec::new())), ..Self::new(prefix, reading) }
     }
 
-    /// Keeps a change until the cache is filled; `false` where it is.
-    pub(super) fn postpone(&self, key: &str, revision: i64, object: Option<&Arc<Stored>>) -> bool {
-        let mut postponed = self.postponed.lock();
-        let Some(waiting) = &mut *postponed else { return false };
-        waiting.push(Postponed { key: key.to_owned(), revision, object: object.cloned() });
-        true
+    /// A stored value of a key below the prefix as an object.
+    pub(crate) fn decode(&self, key: &str, revision: i64, value: &Bytes) -> Result<Stored, Unreadable> {
+        let stored = Stored::read(key, revision, value.clone(), &self.reading);
+        stored.map_err(|error| Unreadable::new(&format!("{}{key}", self.prefix), revision, value, &error))
     }
 
-    /// Takes what was there at `revision`, then what has come since.
-    pub(super) fn fill(self: &Arc<Self>, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
-        let mut postponed = self.postponed.lock();
+    /// Takes what there was at one revision, then what has come since.
+    pub(super) fn fill(self: &Arc<Self>, found: Snapshot) {
+        self.fill_locked(&mut self.postponed.lock(), found);
+    }
+
+    fn fill_locked(self: &Arc<Self>, postponed: &mut Option<Vec<Postponed>>, found: Snapshot) {
         // It may have been loaded with all others meanwhile.
-        if self.snapshot.load().revision < revision {
-            self.reset(objects, revision);
+        if self.revision() < found.revision {
+            self.replace(found);
         }
-        let loaded = self.snapshot.load().revision;
-        for change in postponed.take().into_iter().flatten().filter(|change| change.revision > loaded) {
-            let previous = self.get(&change.key);
-            let deleted = change.object.is_none();
-            if let Some(object) = change.object.or_else(|| previous.clone()) {
-                self.apply(vec![Change::new(change.revision, object, previous, deleted)], change.revision);
+        let loaded = self.revision();
+        for Postponed { key, revision, event } in postponed.take().into_iter().flatten() {
+            if revision > loaded {
+                self.apply(vec![(key, event)], revision);
             }
+        }
+    }
+
+    /// Takes the events of one revision. While the cache is being filled they wait: a deletion of what is not there yet must not be lost.
+    pub(super) fn follow(self: &Arc<Self>, events: Vec<(String, Event)>, revision: i64) {
+        let mut postponed = self.postponed.lock();
+        match &mut *postponed {
+            Some(waiting) => {
+                waiting.extend(events.into_iter().map(|(key, event)| Postponed { key, revision, event }));
+            }
+            None => self.apply(events, revision),
         }
     }
 
@@ -132,38 +144,92 @@ impl Cache {
         self.snapshot.load_full()
     }
 
+    /// An object as last read. What a client is to see or to change comes from [`Cache::read`].
     pub(crate) fn get(&self, key: &str) -> Option<Arc<Stored>> {
         self.snapshot.load().objects.get(key).cloned()
+    }
+
+    /// The object of a key; an error where it exists and cannot be read.
+    pub(crate) fn read(&self, key: &str) -> Result<Option<Arc<Stored>>, ApiError> {
+        let snapshot = self.snapshot.load();
+        snapshot.check_key(key)?;
+        Ok(snapshot.objects.get(key).cloned())
     }
 
     pub(crate) fn revision(&self) -> i64 {
         self.snapshot.load().revision
     }
 
-    /// Replaces everything, as at start; watchers in progress are told to list again.
-    pub(super) fn reset(&self, objects: OrdMap<Arc<str>, Arc<Stored>>, revision: i64) {
+    /// Replaces everything, as at start; watchers in progress must list again.
+    pub(super) fn reset(&self, found: Snapshot) {
+        // A cache that is being filled must not be set back to what was read before this.
+        let _postponed = self.postponed.lock();
+        self.replace(found);
+    }
+
+    fn replace(&self, found: Snapshot) {
         let mut ring = self.ring.lock();
-        ring.first += ring.changes.len() as u64 + 1;
-        ring.changes.clear();
-        ring.bytes = 0;
-        ring.forgotten = revision;
-        self.snapshot.store(Arc::new(Snapshot { revision, objects }));
+        ring.interrupt(found.revision);
+        self.snapshot.store(Arc::new(found));
         ring.tell();
     }
 
-    /// Applies the changes of one revision.
-    pub(super) fn apply(self: &Arc<Self>, changes: Vec<Change>, revision: i64) {
-        let mut objects = self.snapshot.load().objects.clone();
+    /// Takes objects that could not be read before, each at the revision it was unreadable at; returns how many. Watchers must list again:
+    /// the changes that they could not see belong to the past.
+    pub(super) fn recover(&self, read: Vec<Stored>) -> usize {
         let mut ring = self.ring.lock();
-        for change in changes {
-            if change.deleted {
-                objects.remove(&change.object.key);
-            } else {
-                objects.insert(change.object.key.clone(), change.object.clone());
+        let mut snapshot = Snapshot::clone(&self.snapshot.load());
+        let before = snapshot.unreadable.len();
+        for stored in read {
+            // What was written meanwhile comes as an event.
+            if snapshot.unreadable.get(&stored.key).is_some_and(|known| known.revision == stored.revision) {
+                snapshot.unreadable.remove(&stored.key);
+                snapshot.objects.insert(stored.key.clone(), Arc::new(stored));
             }
-            ring.push(Arc::new(change));
         }
-        self.snapshot.store(Arc::new(Snapshot { revision, objects }));
+        let recovered = before - snapshot.unreadable.len();
+        if recovered > 0 {
+            ring.interrupt(snapshot.revision);
+            self.snapshot.store(Arc::new(snapshot));
+            ring.tell();
+        }
+        recovered
+    }
+
+    /// Applies the events of one revision.
+    fn apply(self: &Arc<Self>, events: Vec<(String, Event)>, revision: i64) {
+        let mut ring = self.ring.lock();
+        let mut snapshot = Snapshot::clone(&self.snapshot.load());
+        snapshot.revision = revision;
+        let mut is_interrupted = false;
+        for (key, event) in events {
+            let previous = snapshot.objects.get(&*key).cloned();
+            let change = match event {
+                Event::Put(object) => {
+                    snapshot.objects.insert(object.key.clone(), object.clone());
+                    Some(Change::new(revision, object, previous, false))
+                }
+                // The last state, at the revision of the deletion, is what watchers are shown.
+                Event::Deleted => snapshot.objects.remove(&*key).map(|last| {
+                    let object = Arc::new(last.at(revision));
+                    Change::new(revision, object, Some(last), true)
+                }),
+                Event::Unreadable(unreadable) => {
+                    tracing::error!(error = %unreadable, "an object cannot be read");
+                    snapshot.unreadable.insert(key.into(), unreadable);
+                    is_interrupted = true;
+                    continue;
+                }
+            };
+            if !snapshot.unreadable.is_empty() {
+                snapshot.unreadable.remove(&*key);
+            }
+            change.into_iter().for_each(|change| ring.push(Arc::new(change)));
+        }
+        if is_interrupted {
+            ring.interrupt(revision);
+        }
+        self.snapshot.store(Arc::new(snapshot));
         if ring.has_few_watchers() {
             ring.tell();
         } else if !std::mem::replace(&mut ring.is_waking, true) {
@@ -302,6 +368,14 @@ impl Ring {
         self.first + self.changes.len() as u64
     }
 
+    /// Forgets everything up to a revision: watchers in progress fall behind, and list again.
+    fn interrupt(&mut self, revision: i64) {
+        self.first += self.changes.len() as u64 + 1;
+        self.changes.clear();
+        self.bytes = 0;
+        self.forgotten = revision;
+    }
+
     /// Wakes everybody.
     fn tell(&self) {
         let end = self.end();
@@ -343,6 +417,7 @@ mod tests {
     use super::*;
 
     const CHANGES: i64 = 20;
+    const OBJECT: &[u8] = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
 
     /// However many watch, each sees every change, in order; and many are woken less often than something changes.
     #[tokio::test(start_paused = true)]
@@ -381,6 +456,63 @@ mod tests {
         assert_eq!(last.await.unwrap(), 2);
     }
 
+    /// A deletion that arrives while the cache takes what was there before, the deleted object included.
+    #[test]
+    fn a_deletion_during_the_fill_is_not_lost() {
+        let cache = Arc::new(Cache::to_be_filled("/registry/configmaps/".into(), Reading::Paths(&[])));
+        let bytes = bytes::Bytes::from_static(OBJECT);
+        let object = Arc::new(cache.decode("default/a", 1, &bytes).unwrap());
+        let objects = std::iter::once((object.key.clone(), object)).collect();
+        let mut postponed = cache.postponed.lock();
+        let begun = Arc::new(std::sync::Barrier::new(2));
+        let deletion = std::thread::spawn({
+            let (cache, begun) = (cache.clone(), begun.clone());
+            move || {
+                begun.wait();
+                cache.follow(vec![("default/a".into(), Event::Deleted)], 2);
+            }
+        });
+        begun.wait();
+        (0..100).for_each(|_| std::thread::yield_now());
+        cache.fill_locked(&mut postponed, Snapshot { revision: 1, objects, ..Snapshot::default() });
+        assert!(cache.get("default/a").is_some());
+        drop(postponed);
+        deletion.join().unwrap();
+        assert!(cache.get("default/a").is_none());
+    }
+
+    #[tokio::test]
+    async fn an_unreadable_object_ends_watches_until_it_can_be_read() {
+        let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
+        change(&cache, 1);
+        let (mut place, _) = cache.watch_from(None).unwrap();
+        let broken = |revision| {
+            let error = cache.decode("default/a", revision, &bytes::Bytes::from_static(b"{")).unwrap_err();
+            cache.follow(vec![("default/a".into(), Event::Unreadable(Arc::new(error)))], revision);
+        };
+        broken(2);
+        assert_eq!(place.next().await.unwrap_err(), WatchError::FellBehind);
+        assert_eq!(cache.read("default/a").unwrap_err().code, 500);
+        assert!(cache.read("default/b").unwrap().is_none());
+        let snapshot = cache.snapshot();
+        assert!(snapshot.check_prefix("default/").is_err() && snapshot.check_prefix("").is_err());
+        assert!(snapshot.check_prefix("other/").is_ok());
+        // The server itself goes on with what it was.
+        assert!(snapshot.check_known().is_ok());
+        assert_eq!(cache.get("default/a").unwrap().revision, 1);
+        // Only the value that could not be read is taken, and watchers from before it list again.
+        let read = |revision| vec![cache.decode("default/a", revision, &bytes::Bytes::from_static(OBJECT)).unwrap()];
+        assert_eq!((cache.recover(read(1)), cache.recover(read(2))), (0, 1));
+        assert_eq!(cache.read("default/a").unwrap().unwrap().revision, 2);
+        assert!(cache.watch_from(Some(1)).is_err());
+        broken(3);
+        change(&cache, 4);
+        assert_eq!(cache.read("default/a").unwrap().unwrap().revision, 4);
+        broken(5);
+        cache.follow(vec![("default/a".into(), Event::Deleted)], 6);
+        assert!(cache.read("default/a").unwrap().is_none());
+    }
+
     #[test]
     fn watchers_of_a_connection_are_together() {
         let cache = Arc::new(Cache::new("/registry/configmaps/".into(), Reading::Paths(&[])));
@@ -397,9 +529,8 @@ mod tests {
     }
 
     fn change(cache: &Arc<Cache>, revision: i64) {
-        let bytes = bytes::Bytes::from_static(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#);
-        let object = Arc::new(Stored::read("default/a", revision, bytes, &cache.reading).unwrap());
-        cache.apply(vec![Change::new(revision, object, None, false)], revision);
+        let object = Arc::new(cache.decode("default/a", revision, &bytes::Bytes::from_static(OBJECT)).unwrap());
+        cache.follow(vec![("default/a".into(), Event::Put(object))], revision);
     }
 
     /// The revisions that come, and in how many parts.

@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::cipher::{Cipher, CipherError, Gcm};
 use self::config::{GroupResource, Kind, ProviderConfig, Rule};
-use self::kms::{Followed, Kms, KmsError};
+use self::kms::{Ask, Followed, Kms, KmsError};
 use super::PREFIX;
+use super::unreadable;
 use crate::file_watch::FileWatch;
 
 /// What every sealed value begins with.
@@ -80,10 +81,10 @@ impl Provider {
     }
 
     /// The text, and whether it should be sealed anew.
-    async fn open(&self, sealed: &[u8], path: &[u8]) -> Result<(Bytes, bool), OpenError> {
+    async fn open(&self, sealed: &[u8], path: &[u8], ask: Ask) -> Result<(Bytes, bool), OpenError> {
         match self {
             Self::Identity => Err(OpenError::Identity),
-            Self::Kms(followed) => Ok(followed.kms.open(sealed, path).await?),
+            Self::Kms(followed) => Ok(followed.kms.open(sealed, path, ask).await?),
             Self::Keys { kind, keys } => {
                 let mut error = OpenError::NoKey(if *kind == Kind::Secretbox { "Secretbox" } else { "AES" });
                 for (index, (name, cipher)) in keys.iter().enumerate() {
@@ -217,7 +218,7 @@ impl Sealing {
         group.contains('.').then_some((group, plural))
     }
 
-    async fn open(&self, key: &[u8], value: &Bytes) -> Result<(Bytes, bool), OpenError> {
+    async fn open(&self, key: &[u8], value: &Bytes, ask: Ask) -> Result<(Bytes, bool), OpenError> {
         let rules = self.current.load_full();
         let resource = std::str::from_utf8(key).ok().and_then(|key| self.resource(key));
         let providers = resource.map_or(&[][..], |(group, plural)| rules.of(group, plural));
@@ -232,7 +233,7 @@ impl Sealing {
         let mut error = if providers.is_empty() { OpenError::Identity } else { OpenError::NoProvider };
         for (index, provider) in providers.iter().enumerate().filter(|(_, one)| !matches!(***one, Provider::Identity)) {
             let Some(sealed) = value.strip_prefix(provider.prefix().as_bytes()) else { continue };
-            match provider.open(sealed, key).await {
+            match provider.open(sealed, key, ask).await {
                 Ok((plain, stale)) => return Ok((plain, stale || index > 0)),
                 Err(failed) => error = failed,
             }
@@ -240,36 +241,38 @@ impl Sealing {
         Err(error)
     }
 
-    /// The pair with its value opened. What nobody can open is left as it is, for the reader to stumble over alone.
-    async fn opened(&self, kv: &Arc<KeyValue>) -> Result<Arc<KeyValue>, StoreError> {
-        match self.open(&kv.key, &kv.value).await {
-            Ok((value, _)) if value == kv.value => Ok(kv.clone()),
-            Ok((value, _)) => Ok(Arc::new(KeyValue { value, ..(**kv).clone() })),
-            Err(OpenError::Kms(error)) if error.is_transient() => Err(StoreError::Sealed(error.to_string())),
+    /// The pair with its value opened; where that is not possible, with the reason in its place.
+    async fn opened(&self, kv: &Arc<KeyValue>, ask: Ask) -> Arc<KeyValue> {
+        let value = match self.open(&kv.key, &kv.value, ask).await {
+            Ok((value, _)) if value == kv.value => return kv.clone(),
+            Ok((value, _)) => value,
             Err(error) => {
-                tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "a value cannot be decrypted");
                 self.unread.store(true, Ordering::Relaxed);
-                let mut value = SEALED.to_vec();
-                value.extend_from_slice(&kv.value);
-                Ok(Arc::new(KeyValue { value: value.into(), ..(**kv).clone() }))
+                let is_transient = matches!(&error, OpenError::Kms(error) if error.is_transient());
+                unreadable::marked(is_transient, &error.to_string())
             }
-        }
+        };
+        Arc::new(KeyValue { value, ..(**kv).clone() })
     }
 
-    async fn batch(&self, batch: Batch) -> Result<Batch, StoreError> {
+    async fn batch(&self, batch: Batch) -> Batch {
         let mut events = Vec::with_capacity(batch.events.len());
         for event in batch.events.iter() {
-            let kv = if event.kind == EventKind::Put { self.opened(&event.kv).await? } else { event.kv.clone() };
+            let kv = match event.kind {
+                // Every resource waits for this.
+                EventKind::Put => self.opened(&event.kv, Ask::Once).await,
+                _ => event.kv.clone(),
+            };
             events.push(Event { kind: event.kind, kv, prev: None });
         }
-        Ok(Batch { revision: batch.revision, events: events.into() })
+        Batch { revision: batch.revision, events: events.into() }
     }
 
-    async fn range(&self, mut range: RangeResult) -> Result<RangeResult, StoreError> {
+    async fn range(&self, mut range: RangeResult) -> RangeResult {
         for kv in range.kvs.iter_mut().filter(|kv| !kv.value.is_empty()) {
-            *kv = self.opened(kv).await?;
+            *kv = self.opened(kv, Ask::Again).await;
         }
-        Ok(range)
+        range
     }
 
     fn seal(&self, op: Op) -> Result<Op, StoreError> {
@@ -329,14 +332,14 @@ impl Encryption {
     pub(crate) async fn is_stale(&self, key: String) -> bool {
         let Ok(found) = self.inner.range(Range::key(key)).await else { return false };
         let Some(kv) = found.kvs.first() else { return false };
-        self.rules.open(&kv.key, &kv.value).await.is_ok_and(|(_, stale)| stale)
+        self.rules.open(&kv.key, &kv.value, Ask::Again).await.is_ok_and(|(_, stale)| stale)
     }
 }
 
 #[async_trait::async_trait]
 impl Store for Encryption {
     async fn range(&self, range: Range) -> Result<RangeResult, StoreError> {
-        self.rules.range(self.inner.range(range).await?).await
+        Ok(self.rules.range(self.inner.range(range).await?).await)
     }
 
     async fn txn(&self, mut txn: Txn) -> Result<TxnResult, StoreError> {
@@ -345,7 +348,7 @@ impl Store for Encryption {
         let mut answer = self.inner.txn(txn).await?;
         for result in &mut answer.results {
             if let OpResult::Range(range) = result {
-                *range = self.rules.range(range.clone()).await?;
+                *range = self.rules.range(range.clone()).await;
             }
         }
         Ok(answer)
@@ -355,7 +358,7 @@ impl Store for Encryption {
         let (rules, changed) = (self.rules.clone(), (**self.rules.changed.load()).clone());
         let opened = self.inner.watch(start, end, from).await?.then(move |batch| {
             let rules = rules.clone();
-            async move { rules.batch(batch?).await }
+            async move { Ok(rules.batch(batch?).await) }
         });
         let again = StoreError::Sealed("the keys have changed".into());
         let ended = futures::stream::once(std::future::ready(Err(again)));

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use imbl::OrdMap;
 use parking_lot::RwLock;
 use store::{Batch, EventKind, Range, Store, StoreError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::PREFIX;
-use super::cache::Cache;
-use super::encryption::SEALED;
-use super::stored::{Change, Reading, Stored};
+use super::cache::{Cache, Event};
+use super::snapshot::Snapshot;
+use super::stored::Reading;
 
 /// The caches by prefix, and how far they have come.
 pub(crate) struct Feed {
@@ -22,13 +21,19 @@ pub(crate) struct Feed {
     caches: RwLock<HashMap<String, Arc<Cache>>>,
     applied: watch::Sender<i64>,
     event_ttl: Duration,
+    /// There are values to be read again.
+    has_unreadable: Notify,
 }
+
+/// What became of the object of a key below a cache's prefix.
+type Keyed = (String, Event);
 
 const EVENTS: &str = "/registry/events/";
 
 impl Feed {
     pub(crate) fn new(store: Arc<dyn Store>, event_ttl: Duration) -> Arc<Self> {
-        Arc::new(Self { store, caches: RwLock::default(), applied: watch::Sender::new(0), event_ttl })
+        let (caches, has_unreadable) = Default::default();
+        Arc::new(Self { store, caches, applied: watch::Sender::new(0), event_ttl, has_unreadable })
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -53,18 +58,22 @@ impl Feed {
         }
         let range = Range { start: prefix.to_owned().into(), end: Some(end.into()), ..Range::default() };
         let found = self.store.range(range).await?;
-        let mut objects = OrdMap::new();
+        let mut snapshot = Snapshot { revision: found.revision, ..Snapshot::default() };
         for kv in found.kvs {
             let key = String::from_utf8_lossy(&kv.key);
             let key = key.strip_prefix(prefix).unwrap_or_default();
-            match Stored::read(key, kv.mod_revision, kv.value.clone(), &cache.reading) {
-                Ok(stored) => drop(objects.insert(stored.key.clone(), Arc::new(stored))),
-                Err(error) => tracing::error!(%key, %error, "unreadable object"),
+            match cache.decode(key, kv.mod_revision, &kv.value) {
+                Ok(stored) => drop(snapshot.objects.insert(stored.key.clone(), Arc::new(stored))),
+                Err(error) => {
+                    tracing::error!(%error, "an object cannot be read");
+                    snapshot.unreadable.insert(key.into(), Arc::new(error));
+                    self.has_unreadable.notify_one();
+                }
             }
         }
         // What is in the range must have been postponed, so that it is not applied on top of itself.
         self.reached(found.revision).await;
-        cache.fill(objects, found.revision);
+        cache.fill(snapshot);
         Ok(cache)
     }
 
@@ -76,30 +85,35 @@ impl Feed {
         }
     }
 
-    /// Loads everything; then [`Feed::run`] follows. At first, what is encrypted and cannot be read is an error: it must not
-    /// seem to be gone.
+    /// Loads everything; then [`Feed::run`] follows. At first, a value whose key is not configured is an error: a server that was started
+    /// without the keys of its cluster is of no use.
     pub(crate) async fn load(&self, first: bool) -> Result<i64, StoreError> {
         let all =
             self.store.range(Range { start: PREFIX.into(), end: Some(after_prefix()), ..Range::default() }).await?;
-        let mut loaded: HashMap<String, OrdMap<Arc<str>, Arc<Stored>>> = HashMap::new();
+        let mut loaded: HashMap<String, Snapshot> = HashMap::new();
         for kv in all.kvs {
             let Some((cache, key)) = self.locate(&kv.key) else { continue };
-            match Stored::read(&key, kv.mod_revision, kv.value.clone(), &cache.reading) {
-                Ok(stored) => {
-                    let stored = Arc::new(stored);
-                    loaded.entry(cache.prefix.clone()).or_default().insert(stored.key.clone(), stored);
-                }
-                Err(_) if first && kv.value.starts_with(SEALED) => {
+            let snapshot = loaded.entry(cache.prefix.clone()).or_default();
+            match cache.decode(&key, kv.mod_revision, &kv.value) {
+                Ok(stored) => drop(snapshot.objects.insert(stored.key.clone(), Arc::new(stored))),
+                Err(error) if first && error.lacks_key => {
                     let key = String::from_utf8_lossy(&kv.key);
                     return Err(StoreError::Sealed(format!(
                         "{key} was written with an encryption that is not configured"
                     )));
                 }
-                Err(error) => tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "unreadable object"),
+                Err(error) => {
+                    tracing::error!(%error, "an object cannot be read");
+                    let last = cache.get(&key);
+                    last.into_iter().for_each(|last| drop(snapshot.objects.insert(last.key.clone(), last)));
+                    snapshot.unreadable.insert(key.into(), Arc::new(error));
+                    self.has_unreadable.notify_one();
+                }
             }
         }
         for cache in self.caches.read().values() {
-            cache.reset(loaded.remove(&cache.prefix).unwrap_or_default(), all.revision);
+            let found = loaded.remove(&cache.prefix).unwrap_or_default();
+            cache.reset(Snapshot { revision: all.revision, ..found });
         }
         self.applied.send_replace(all.revision);
         Ok(all.revision)
@@ -108,6 +122,13 @@ impl Feed {
     /// Follows the store until it closes; loads again where the watch broke off. It outlives the drain: whoever still
     /// writes while the server drains must see its writes.
     pub(crate) async fn run(self: Arc<Self>) {
+        tokio::select! {
+            () = self.follow_store() => (),
+            () = self.reread() => (),
+        }
+    }
+
+    async fn follow_store(&self) {
         loop {
             let from = *self.applied.borrow() + 1;
             // Of every key, not only ours: on a store that is shared with others, each revision must still be seen to pass.
@@ -140,40 +161,64 @@ impl Feed {
     }
 
     fn apply(&self, batch: &Batch) {
-        let mut per_cache: Vec<(Arc<Cache>, Vec<Change>)> = Vec::with_capacity(1);
+        let mut per_cache: Vec<(Arc<Cache>, Vec<Keyed>)> = Vec::with_capacity(1);
         for event in batch.events.iter() {
             let Some((cache, key)) = self.locate(&event.kv.key) else { continue };
-            let read = |bytes| Stored::read(&key, batch.revision, bytes, &cache.reading).map(Arc::new);
-            let previous = cache.get(&key);
-            let object = match (event.kind, &previous) {
-                (EventKind::Put, _) => read(event.kv.value.clone()).map(Some),
-                // The last state, at the revision of the deletion, is what watchers are shown.
-                (EventKind::Delete, Some(last)) => Ok(Some(Arc::new(last.at(batch.revision)))),
-                (EventKind::Delete, None) => Ok(None),
-            };
-            let deleted = event.kind == EventKind::Delete;
-            let change = match object {
-                Ok(object) => {
-                    if cache.postpone(&key, batch.revision, object.as_ref().filter(|_| !deleted)) {
-                        continue;
+            let event = match event.kind {
+                EventKind::Delete => Event::Deleted,
+                EventKind::Put => match cache.decode(&key, batch.revision, &event.kv.value) {
+                    Ok(object) => Event::Put(Arc::new(object)),
+                    Err(error) => {
+                        self.has_unreadable.notify_one();
+                        Event::Unreadable(Arc::new(error))
                     }
-                    let Some(object) = object else { continue };
-                    Ok(Change::new(batch.revision, object, previous, deleted))
-                }
-                Err(error) => Err(error),
-            };
-            match change {
-                Ok(change) => match per_cache.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &cache)) {
-                    Some((_, changes)) => changes.push(change),
-                    None => per_cache.push((cache, vec![change])),
                 },
-                Err(error) => tracing::error!(%key, %error, "unreadable object"),
+            };
+            match per_cache.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &cache)) {
+                Some((_, events)) => events.push((key, event)),
+                None => per_cache.push((cache, vec![(key, event)])),
             }
         }
-        for (cache, changes) in per_cache {
-            cache.apply(changes, batch.revision);
+        for (cache, events) in per_cache {
+            cache.follow(events, batch.revision);
         }
         self.applied.send_replace(batch.revision);
+    }
+
+    /// Reads values that could not be read again and again: a KMS plugin may have come back.
+    async fn reread(&self) {
+        loop {
+            self.has_unreadable.notified().await;
+            let mut pause = REREAD_PAUSE;
+            loop {
+                tokio::time::sleep(pause).await;
+                let caches: Vec<_> = self.caches.read().values().cloned().collect();
+                let (mut recovered, mut left) = (0, 0);
+                for cache in caches {
+                    recovered += self.reread_cache(&cache).await;
+                    left += cache.snapshot().unreadable.len();
+                }
+                if recovered > 0 {
+                    tracing::info!(recovered, left, "objects can be read again");
+                }
+                match (left, recovered) {
+                    (0, _) => break,
+                    (_, 0) => pause = (pause * 2).min(LONGEST_REREAD_PAUSE),
+                    _ => pause = REREAD_PAUSE,
+                }
+            }
+        }
+    }
+
+    /// How many objects of a cache could be read now.
+    async fn reread_cache(&self, cache: &Cache) -> usize {
+        let mut found = Vec::new();
+        for (key, unreadable) in &cache.snapshot().unreadable {
+            let Ok(range) = self.store.range(Range::key(format!("{}{key}", cache.prefix))).await else { break };
+            let kv = range.kvs.first().filter(|kv| kv.mod_revision == unreadable.revision);
+            found.extend(kv.and_then(|kv| cache.decode(key, kv.mod_revision, &kv.value).ok()));
+        }
+        if found.is_empty() { 0 } else { cache.recover(found) }
     }
 
     /// The cache that a key belongs to. A prefix is of one or two parts below the root, and the longer one counts.
@@ -218,6 +263,10 @@ impl Feed {
 
 /// How long to leave a store alone that cannot be read.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long to wait before values that could not be read are read again: at first, and while none of them can be.
+const REREAD_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REREAD_PAUSE: Duration = Duration::from_secs(10);
 
 /// The first possible key, and as an end: no end.
 const EVERYTHING: Bytes = Bytes::from_static(b"\0");

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::cache::{Cache, Place, Snapshot};
+use super::cache::{Cache, Place};
+use super::snapshot::Snapshot;
 use super::stored::Change;
 
 pub(crate) struct Follower {

@@ -1,7 +1,8 @@
 //! Envelope encryption with a key that another process guards: KMS v2 over a unix socket.
 //!
 //! The plugin encrypts one seed, with which everything is sealed until its key changes; it is asked again only for seeds
-//! that others have made. While it does not answer, reads of known seeds go on for ever and writes for three minutes.
+//! that others have made. While it does not answer, reads of known seeds go on for ever and writes for three minutes; a value with
+//! an unknown seed is unreadable until it does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use prost::Message;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use super::cipher::{self, Cipher, CipherError, Gcm, SEED, Seed};
@@ -32,6 +34,8 @@ const MAX_ANNOTATIONS: usize = 32 << 10;
 /// As many seeds as there were starts of API servers; more than this are not kept.
 const MAX_SEEDS: usize = 4096;
 const SEED_TYPE: i32 = 1;
+/// For how long a plugin that did not answer is not asked for another seed: many values must not wait one after the other.
+const AWAY_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum KmsError {
@@ -47,6 +51,27 @@ pub(crate) enum KmsError {
     Expired(String),
     #[error(transparent)]
     Cipher(#[from] Arc<CipherError>),
+}
+
+/// Whether a seed that could not be decrypted before is asked for again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    Once,
+    Again,
+}
+
+/// Why a call failed.
+struct CallError {
+    message: String,
+    /// There was no answer.
+    is_away: bool,
+}
+
+/// Seeds that could not be decrypted, and when the plugin last did not answer.
+#[derive(Default)]
+struct Failures {
+    seeds: HashMap<Vec<u8>, KmsError>,
+    away: Option<(Instant, KmsError)>,
 }
 
 impl KmsError {
@@ -148,6 +173,7 @@ pub(super) struct Kms {
     current: ArcSwapOption<Current>,
     /// By the envelope without its data.
     seeds: Mutex<HashMap<Vec<u8>, Arc<Sealed>>>,
+    failures: Mutex<Failures>,
     health: tokio::sync::Mutex<Health>,
 }
 
@@ -173,8 +199,8 @@ impl Kms {
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        let (current, seeds, health) = Default::default();
-        let kms = Arc::new(Self { name, channel, timeout, current, seeds, health });
+        let (current, seeds, failures, health) = Default::default();
+        let kms = Arc::new(Self { name, channel, timeout, current, seeds, failures, health });
         let stop = CancellationToken::new();
         let mut healthy = kms.is_healthy().await;
         let follow = {
@@ -202,18 +228,22 @@ impl Kms {
         &self,
         method: &'static str,
         question: Q,
-    ) -> Result<A, String> {
+    ) -> Result<A, CallError> {
         let mut client = tonic::client::Grpc::new(self.channel.clone());
         let asked = async {
-            client.ready().await.map_err(|error| error.to_string())?;
+            client.ready().await.map_err(|error| CallError { message: error.to_string(), is_away: true })?;
             let path = http::uri::PathAndQuery::from_static(method);
             let codec = tonic_prost::ProstCodec::<Q, A>::default();
             let answer = client.unary(tonic::Request::new(question), path, codec).await;
-            answer
-                .map(tonic::Response::into_inner)
-                .map_err(|status| format!("rpc error: code = {:?} desc = {}", status.code(), status.message()))
+            answer.map(tonic::Response::into_inner).map_err(|status| CallError {
+                message: format!("rpc error: code = {:?} desc = {}", status.code(), status.message()),
+                is_away: matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded),
+            })
         };
-        let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
+        let late = |_| CallError {
+            message: "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned(),
+            is_away: true,
+        };
         tokio::time::timeout(self.timeout, asked).await.map_err(late)?
     }
 
@@ -232,7 +262,7 @@ impl Kms {
 
     async fn ask(&self, version: &mut String) -> Result<(), KmsError> {
         let status = self.call("/v2.KeyManagementService/Status", Nothing {}).await;
-        let status: StatusResponse = status.map_err(|error| KmsError::Status(self.name.clone(), error))?;
+        let status: StatusResponse = status.map_err(|error| KmsError::Status(self.name.clone(), error.message))?;
         let mut wrong = Vec::new();
         if status.healthz != "ok" {
             wrong.push(format!("got unexpected healthz status: {}", status.healthz));
@@ -274,7 +304,7 @@ impl Kms {
         let request = EncryptRequest { plaintext: plaintext.to_vec(), uid: uid.clone() };
         let encrypted = self.call("/v2.KeyManagementService/Encrypt", request).await;
         let encrypted: EncryptResponse =
-            encrypted.map_err(|error| fail(format!("failed to encrypt DEK, error: {error}")))?;
+            encrypted.map_err(|error| fail(format!("failed to encrypt DEK, error: {}", error.message)))?;
         if encrypted.key_id != key_id {
             return Err(fail("the key changed between status and encryption".into()));
         }
@@ -308,8 +338,47 @@ impl Kms {
         Ok(EncryptedObject { data, ..current.envelope.clone() }.encode_to_vec())
     }
 
+    async fn decrypt_seed(&self, envelope: &EncryptedObject) -> Result<Sealed, KmsError> {
+        let request = DecryptRequest {
+            ciphertext: envelope.source.clone(),
+            uid: uuid::Uuid::new_v4().to_string(),
+            key_id: envelope.key_id.clone(),
+            annotations: envelope.annotations.clone(),
+        };
+        let answer = self.call("/v2.KeyManagementService/Decrypt", request).await;
+        let DecryptResponse { plaintext } = answer.map_err(|CallError { message, is_away }| {
+            let error = KmsError::Decrypt(message);
+            if is_away {
+                self.failures.lock().away = Some((Instant::now(), error.clone()));
+            }
+            error
+        })?;
+        Ok(match envelope.source_type {
+            SEED_TYPE => Sealed::Seed(Seed::new(&plaintext)?),
+            _ => Sealed::Key(Cipher::Gcm(Gcm::new(&plaintext)?)),
+        })
+    }
+
+    /// The error of the last attempt, where there should not be another one now.
+    fn failed_before(&self, key: &[u8], ask: Ask) -> Result<(), KmsError> {
+        let failures = self.failures.lock();
+        if let Some((_, error)) = failures.away.as_ref().filter(|(since, _)| since.elapsed() < AWAY_PAUSE) {
+            return Err(error.clone());
+        }
+        let known = failures.seeds.get(key).filter(|_| ask == Ask::Once);
+        known.map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn note_failure(&self, key: &[u8], error: &KmsError) {
+        let mut failures = self.failures.lock();
+        if failures.seeds.len() >= MAX_SEEDS {
+            failures.seeds.clear();
+        }
+        failures.seeds.insert(key.to_vec(), error.clone());
+    }
+
     /// The text, and whether it was sealed with another key than what is written now.
-    pub(super) async fn open(&self, sealed: &[u8], path: &[u8]) -> Result<(Bytes, bool), KmsError> {
+    pub(super) async fn open(&self, sealed: &[u8], path: &[u8], ask: Ask) -> Result<(Bytes, bool), KmsError> {
         let mut envelope = EncryptedObject::decode(sealed).map_err(|error| KmsError::Invalid(error.to_string()))?;
         let data = std::mem::take(&mut envelope.data);
         let wrong =
@@ -320,18 +389,10 @@ impl Kms {
         let seed = match known {
             Some(seed) => seed,
             None => {
-                let request = DecryptRequest {
-                    ciphertext: envelope.source.clone(),
-                    uid: uuid::Uuid::new_v4().to_string(),
-                    key_id: envelope.key_id.clone(),
-                    annotations: envelope.annotations.clone(),
-                };
-                let answer = self.call("/v2.KeyManagementService/Decrypt", request).await;
-                let DecryptResponse { plaintext } = answer.map_err(KmsError::Decrypt)?;
-                let seed = Arc::new(match envelope.source_type {
-                    SEED_TYPE => Sealed::Seed(Seed::new(&plaintext)?),
-                    _ => Sealed::Key(Cipher::Gcm(Gcm::new(&plaintext)?)),
-                });
+                self.failed_before(&key, ask)?;
+                let seed = self.decrypt_seed(&envelope).await.inspect_err(|error| self.note_failure(&key, error));
+                let seed = Arc::new(seed?);
+                self.failures.lock().seeds.remove(&key);
                 self.remember(key, seed.clone());
                 seed
             }
