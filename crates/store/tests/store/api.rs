@@ -124,7 +124,7 @@ impl Api {
                 format!("rev {}", revision_of(&self.kv.compact(request).await?.into_inner().header))
             }
             ["grant" | "revoke" | "alive" | "ttl" | "leases", ..] => self.perform_lease(words).await?,
-            ["watch" | "next" | "quiet" | "cancel" | "progress", name, ..] => {
+            ["watch" | "next" | "quiet" | "cancel" | "progress" | "half-close", name, ..] => {
                 if !self.watches.contains_key(*name) {
                     let session = Session::start(self.channel.clone());
                     self.watches.insert((*name).into(), Watching { session, events: VecDeque::new() });
@@ -233,6 +233,10 @@ impl Watching {
             ["progress", _] => {
                 self.session.send(RequestUnion::ProgressRequest(pb::WatchProgressRequest {})).await;
                 self.control().await
+            }
+            ["half-close", _] => {
+                self.session.requests = None;
+                "ok".into()
             }
             ["next", _, "cancel"] => self.control().await,
             _ => self.next().await,

@@ -110,7 +110,7 @@ async fn ten_thousand_watches_of_one_client_cost_little_and_harm_nobody() {
     let Session { requests, mut responses } = Session::start(server.channel().await);
     let asking = tokio::spawn(async move {
         for _ in 0..WATCHES {
-            requests.send(watch("a")).await.unwrap();
+            requests.as_ref().unwrap().send(watch("a")).await.unwrap();
         }
         requests
     });
@@ -139,7 +139,7 @@ async fn a_client_may_open_a_stream_for_every_watch() {
     let (channel, before) = (server.channel().await, server.resident_bytes());
     let mut sessions: Vec<_> = (0..STREAMS).map(|_| Session::start(channel.clone())).collect();
     for session in &mut sessions {
-        session.requests.send(watch("a")).await.unwrap();
+        session.requests.as_ref().unwrap().send(watch("a")).await.unwrap();
         assert!(session.next().await.created);
     }
     let each = (server.resident_bytes() - before) / STREAMS as u64;
@@ -160,12 +160,12 @@ async fn slow_readers_hold_no_memory_and_hear_that_they_are_too_late() {
     let mut slow = Vec::new();
     for _ in 0..STREAMS {
         let mut session = Session::start(server.channel().await);
-        session.requests.send(watch("a")).await.unwrap();
+        session.requests.as_ref().unwrap().send(watch("a")).await.unwrap();
         assert!(session.next().await.created);
         slow.push(session);
     }
     let mut quick = Session::start(server.channel().await);
-    quick.requests.send(watch("a")).await.unwrap();
+    quick.requests.as_ref().unwrap().send(watch("a")).await.unwrap();
     assert!(quick.next().await.created);
     let before = server.resident_bytes();
     let (mut largest, mut seen) = (0, 0);
@@ -226,7 +226,7 @@ async fn an_idle_store_neither_writes_nor_wakes() {
     let server = Server::start().await;
     let mut client = KvClient::new(server.channel().await);
     let mut session = Session::start(server.channel().await);
-    session.requests.send(watch("a")).await.unwrap();
+    session.requests.as_ref().unwrap().send(watch("a")).await.unwrap();
     assert!(session.next().await.created);
     for _ in 0..50 {
         put(&mut client, "a", 1000).await;

@@ -10,7 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, transport::Channel};
 
 pub(crate) struct Session {
-    pub(crate) requests: mpsc::Sender<WatchRequest>,
+    /// `None` once this side of the stream is closed.
+    pub(crate) requests: Option<mpsc::Sender<WatchRequest>>,
     pub(crate) responses: mpsc::Receiver<Result<WatchResponse, Status>>,
 }
 
@@ -28,11 +29,12 @@ impl Session {
                 }
             }
         });
-        Session { requests, responses }
+        Session { requests: Some(requests), responses }
     }
 
     pub(crate) async fn send(&self, request: RequestUnion) {
-        self.requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
+        let requests = self.requests.as_ref().expect("an open side");
+        requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
     }
 
     pub(crate) async fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {

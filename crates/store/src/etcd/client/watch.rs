@@ -62,7 +62,7 @@ fn ended(response: &pb::WatchResponse) -> StoreError {
 
 /// A stream with one watch on it.
 struct Open {
-    /// etcd ends the watch when this is dropped.
+    /// The client's side stays open as long as the watch.
     _requests: mpsc::Sender<pb::WatchRequest>,
     responses: Streaming<pb::WatchResponse>,
 }

@@ -50,8 +50,7 @@ impl Watch for Server {
         let answers = stream::unfold(session, |session| async {
             let mut session = session?;
             match session.next().await {
-                Ok(Some(answer)) => Some((Ok(answer), Some(session))),
-                Ok(None) => None,
+                Ok(answer) => Some((Ok(answer), Some(session))),
                 Err(status) => Some((Err(status), None)),
             }
         });
@@ -61,7 +60,8 @@ impl Watch for Server {
 
 struct Session {
     server: Server,
-    requests: Streaming<pb::WatchRequest>,
+    /// `None` once the client has closed its side. As in etcd its watches go on, and can no longer be changed.
+    requests: Option<Streaming<pb::WatchRequest>>,
     watches: Watches,
     next_id: i64,
     /// What is said before anything else happens.
@@ -88,15 +88,15 @@ impl Session {
             progress: None,
             notices,
             server,
-            requests,
+            requests: Some(requests),
         }
     }
 
-    /// The next answer; `None` when the client wants no more.
-    async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
+    /// The next answer. A client that wants no more resets the stream, and the session is dropped.
+    async fn next(&mut self) -> Result<WatchResponse, Status> {
         loop {
             if let Some(answer) = self.answers.pop_front() {
-                return Ok(Some(answer));
+                return Ok(answer);
             }
             if self.in_a_row < IN_A_ROW
                 && let Some((id, news)) = self.watches.next().now_or_never()
@@ -116,9 +116,9 @@ impl Session {
             let too_late = self.progress.map(|(_, until)| until);
             tokio::select! {
                 biased;
-                request = self.requests.message() => match request? {
+                request = received(&mut self.requests) => match request? {
                     Some(request) => self.request(request).await?,
-                    None => return Ok(None),
+                    None => self.requests = None,
                 },
                 (id, news) = self.watches.next() => self.tell(id, news).await?,
                 () = &mut self.drained => return Err(status::stopped()),
@@ -217,6 +217,14 @@ impl Session {
             }
             Some(error) => Err(error.into()),
         }
+    }
+}
+
+/// The client's next request; never, once there are no more.
+async fn received(requests: &mut Option<Streaming<pb::WatchRequest>>) -> Result<Option<pb::WatchRequest>, Status> {
+    match requests {
+        Some(requests) => requests.message().await,
+        None => std::future::pending().await,
     }
 }
 
