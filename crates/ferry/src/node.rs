@@ -76,7 +76,7 @@ pub(crate) async fn open_runtime(root: PathBuf, network: Option<Arc<network::Pod
     };
     let shim = (PathBuf::from("/proc/self/exe"), vec![OsString::from("shim")]);
     let registry_ca = Some(root.join("registry-ca")).filter(|dir| dir.is_dir());
-    Ok(Runtime::open(runtime::Config { root, shim, network, registry_ca }).await?)
+    Ok(Runtime::open(runtime::Config { root, shim, network, registry_ca, image_limits: Default::default() }).await?)
 }
 
 /// Our own binary as images: one that is all of Ferry, one that says hello.

@@ -3,6 +3,7 @@
 mod builtin;
 mod digest;
 mod import;
+mod limits;
 mod manifest;
 mod pull;
 mod reference;
@@ -18,7 +19,8 @@ use parking_lot::Mutex;
 
 pub use digest::Digest;
 pub use import::ImportError;
-pub use manifest::ProcessConfig;
+pub use limits::{ImageLimits, LimitError};
+pub use manifest::{ManifestError, ProcessConfig};
 pub use pull::PullError;
 pub use reference::{Reference, ReferenceError};
 pub use registry::Credentials;
@@ -51,9 +53,9 @@ pub struct Images {
 }
 
 impl Images {
-    pub(crate) fn open(root: &Path, extra_ca: Option<&Path>) -> Result<Self, StoreError> {
+    pub(crate) fn open(root: &Path, extra_ca: Option<&Path>, limits: ImageLimits) -> Result<Self, StoreError> {
         let client = Client::new(extra_ca).map_err(StoreError::Tls)?;
-        Ok(Self { store: Arc::new(Store::open(root)?), client, pulling: Mutex::default() })
+        Ok(Self { store: Arc::new(Store::open(root, limits)?), client, pulling: Mutex::default() })
     }
 
     /// By id, `name:tag` or `name@digest`, with the usual defaults.

@@ -32,8 +32,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 pub use images::{
-    Credentials, Digest, ImageError, Images, ImportError, ProcessConfig, PullError, Reference, ReferenceError,
-    StoreError, StoredImage, UnpackError,
+    Credentials, Digest, ImageError, ImageLimits, Images, ImportError, LimitError, ManifestError, ProcessConfig,
+    PullError, Reference, ReferenceError, StoreError, StoredImage, UnpackError,
 };
 pub use memory::forget_start;
 pub use network::{NetworkError, NoNetwork, PodAttachment, PodNetwork};
@@ -53,6 +53,7 @@ pub struct Config {
     pub network: Arc<dyn PodNetwork>,
     /// A directory of PEM files with certificate authorities to trust beside the system's.
     pub registry_ca: Option<PathBuf>,
+    pub image_limits: ImageLimits,
 }
 
 /// Why a runtime cannot be opened.
@@ -103,7 +104,7 @@ impl Runtime {
         if !cgroup::is_v2() && !std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
             return Err(OpenError::Cgroup);
         }
-        let images = Images::open(&config.root.join("images"), config.registry_ca.as_deref())?;
+        let images = Images::open(&config.root.join("images"), config.registry_ca.as_deref(), config.image_limits)?;
         let streaming = Streaming::bind().await.map_err(OpenError::Streaming)?;
         let runtime = Arc::new_cyclic(|me| Self {
             config,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use archive::{Layer, Packing};
-use runtime::{Runtime, StoredImage};
+use runtime::{Config, ImageLimits, Runtime, StoredImage};
 use serde_json::json;
 use support::*;
 
@@ -24,6 +24,12 @@ impl Library {
     async fn open() -> Result<Self> {
         let directory = Scratch::new()?;
         Ok(Self { runtime: Runtime::open(config(directory.path())).await?, directory })
+    }
+
+    async fn with_limits(image_limits: ImageLimits) -> Result<Self> {
+        let directory = Scratch::new()?;
+        let config = Config { image_limits, ..config(directory.path()) };
+        Ok(Self { runtime: Runtime::open(config).await?, directory })
     }
 
     async fn import(&self, archive: Vec<u8>) -> Result<StoredImage> {
@@ -134,6 +140,39 @@ async fn content_that_is_not_what_it_says_is_refused() -> Result<()> {
     assert!(library.runtime.images().list().is_empty());
     let nothing = library.import(b"not an archive".repeat(100)).await.err().context("imported")?;
     assert!(nothing.to_string().contains("cannot read") || nothing.to_string().contains("neither"), "{nothing}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_beyond_the_limits_are_refused_and_leave_nothing_behind() -> Result<()> {
+    let limits = ImageLimits { layer_max_bytes: 1 << 20, layer_max_entries: 10 };
+    let library = Library::with_limits(limits).await?;
+    let deep = |levels: usize| "d/".repeat(levels) + "file";
+    let cases = [
+        (Layer::new().file("fits", 0o644, &"x".repeat(1 << 19))?, None),
+        (Layer::new().file("large", 0o644, &"x".repeat(2 << 20))?, Some("--image-layer-max-size")),
+        (Layer::new().file(&deep(9), 0o644, "")?, None),
+        // Directories that the archive does not list are made all the same.
+        (Layer::new().file(&deep(10), 0o644, "")?, Some("--image-layer-max-entries")),
+    ];
+    let mut fitting = 0;
+    for (n, (layer, want)) in cases.into_iter().enumerate() {
+        for packing in [Packing::Gzip, Packing::Zstd] {
+            let name = format!("example.com/case:{n}");
+            let layer = layer.clone().pack(packing)?;
+            match (library.import(archive::oci(&name, &[layer], json!({}))?).await, want) {
+                (Ok(_), None) => (),
+                (Err(error), Some(want)) => assert!(error.to_string().contains(want), "case {n}: {error}"),
+                (got, want) => anyhow::bail!("case {n}: {got:?} instead of {want:?}"),
+            }
+        }
+        fitting += usize::from(want.is_none());
+        assert_eq!(library.layer_count()?, fitting, "case {n}");
+        assert_eq!(std::fs::read_dir(library.directory.path().join("images/tmp"))?.count(), 0, "case {n}");
+    }
+    let bomb = Layer::new().file("bomb", 0o644, &"x".repeat(2 << 20))?.pack(Packing::Plain)?.1;
+    let refused = library.import(zstd::encode_all(bomb.as_slice(), 1)?).await.err().context("imported")?;
+    assert!(refused.to_string().contains("the archive is larger than"), "{refused}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 use archive::{Layer, Packing};
-use runtime::{Credentials, Runtime};
+use runtime::{Config, Credentials, ImageLimits, Runtime};
 use serde_json::json;
 use support::*;
 
@@ -105,6 +105,25 @@ async fn images_are_pulled_by_tag_and_digest() -> Result<()> {
     assert_eq!(runtime.images().find(&by_digest).context("not found")?.id, first.id);
     // Nothing is left of the transfer.
     assert_eq!(std::fs::read_dir(directory.path().join("images/tmp"))?.count(), 0);
+    Ok(())
+}
+
+/// As a compressed blob by its descriptor, before it is fetched, and as files while it is unpacked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_beyond_the_limit_is_not_pulled() -> Result<()> {
+    let directory = Scratch::new()?;
+    let registry = Registry::start(directory.path(), None)?;
+    let text = "x".repeat(1 << 16);
+    registry.push(&write_image(directory.path(), &text)?, "app:v1", None)?;
+    for layer_max_bytes in [100, 1 << 14] {
+        let image_limits = ImageLimits { layer_max_bytes, ..Default::default() };
+        let root = directory.path().join(layer_max_bytes.to_string());
+        let runtime = Runtime::open(Config { image_limits, ..config(&root) }).await?;
+        let pulled = runtime.images().pull(&format!("{}/app:v1", registry.address), None).await;
+        let refused = pulled.err().context("pulled")?.to_string();
+        assert!(refused.contains("--image-layer-max-size"), "{refused}");
+        assert_eq!(std::fs::read_dir(root.join("images/tmp"))?.count(), 0);
+    }
     Ok(())
 }
 

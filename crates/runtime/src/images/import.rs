@@ -8,14 +8,17 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::digest::{Digest, DigestError};
-use super::manifest::{Descriptor, Document, ImageConfig, Index, Manifest, Platform};
+use super::limits::{DOCUMENT_MAX_BYTES, ENTRY_HEADERS_MAX_BYTES, ImageLimits, LimitError, MAX_LAYERS, Meter, Metered};
+use super::manifest::{Descriptor, Document, ImageConfig, Manifest, ManifestError, Platform};
 use super::reference::{Reference, ReferenceError};
 use super::store::{NewImage, Store, StoreError, StoredImage};
 use super::unpack::{UnpackError, decompress, unpack};
 use crate::disk;
 
-/// Manifests and configurations are small; more than this is not one.
-const MAX_DOCUMENT_BYTES: u64 = 8 << 20;
+/// Images of one archive.
+const MAX_IMAGES: usize = 1000;
+/// The headers of all files of an archive: their names are kept while it is read.
+const HEADERS_MAX_BYTES: u64 = 64 << 20;
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
 
@@ -27,10 +30,24 @@ pub enum ImportError {
     NoImage(PathBuf),
     #[error("the archive names {0}, but does not hold it")]
     Missing(String),
-    #[error("{name} in the archive is malformed: {source}")]
-    Malformed { name: String, source: serde_json::Error },
+    #[error("{name} in the archive cannot be used: {source}")]
+    Malformed { name: String, source: ManifestError },
+    #[error("{name} in the archive is larger than {DOCUMENT_MAX_BYTES} bytes")]
+    TooLarge { name: String },
     #[error("{name} in the archive does not match its digest")]
     Corrupt { name: String },
+    #[error("{name} in the archive does not have the size that its descriptor says")]
+    Size { name: String },
+    #[error(
+        "the headers of {0} are larger than {ENTRY_HEADERS_MAX_BYTES} bytes for one file, or {HEADERS_MAX_BYTES} together"
+    )]
+    Headers(PathBuf),
+    #[error("the archive has {0} images, more than {MAX_IMAGES}")]
+    Images(usize),
+    #[error(
+        "the archive is larger than {0} bytes uncompressed: decompress it yourself, or raise --image-layer-max-size"
+    )]
+    Compressed(u64),
     #[error("the archive has no image for {0}")]
     Platform(String),
     #[error("the image has {layers} layers, its configuration {diff_ids}")]
@@ -48,7 +65,7 @@ pub enum ImportError {
 /// Imports every image of an archive. Blocks.
 pub(crate) fn import(store: &Store, path: &Path) -> Result<Vec<StoredImage>, ImportError> {
     let scratch = store.temporary();
-    let outcome = Files::open(path, &scratch).and_then(|files| import_files(store, &files, path));
+    let outcome = Files::open(path, &scratch, store.limits()).and_then(|files| import_files(store, &files, path));
     disk::remove(&scratch).map_err(super::store::io_error("clean up"))?;
     outcome
 }
@@ -65,14 +82,22 @@ fn import_files(store: &Store, files: &Files, path: &Path) -> Result<Vec<StoredI
 }
 
 fn import_layout(store: &Store, files: &Files) -> Result<Vec<StoredImage>, ImportError> {
-    let index: Index = files.json("index.json")?;
+    let name = || "index.json".to_owned();
+    let parsed = Document::parse(&files.document("index.json")?, "");
+    let index = match parsed.map_err(|source| ImportError::Malformed { name: name(), source })? {
+        Document::Index(index) => index,
+        Document::Manifest(_) => return Err(ImportError::Malformed { name: name(), source: ManifestError::Neither }),
+    };
+    if index.manifests.len() > MAX_IMAGES {
+        return Err(ImportError::Images(index.manifests.len()));
+    }
     let mut images = Vec::new();
     for entry in &index.manifests {
         let name = entry.annotations.get(CONTAINERD_NAME).or_else(|| entry.annotations.get(REF_NAME));
         let reference = name.map(|name| name.parse::<Reference>()).transpose()?;
         let (manifest_digest, manifest) = files.manifest(entry, 4)?;
         let config_bytes = files.verified(&manifest.config)?;
-        let layers: Vec<String> = manifest.layers.iter().map(|layer| blob_name(&layer.digest)).collect();
+        let layers = manifest.layers.iter().map(|layer| files.sized(layer)).collect::<Result<Vec<_>, _>>()?;
         let names = ImageNames {
             manifest: manifest_digest,
             top: entry.digest.clone(),
@@ -93,7 +118,12 @@ struct DockerImage {
 }
 
 fn import_docker(store: &Store, files: &Files) -> Result<Vec<StoredImage>, ImportError> {
-    let listed: Vec<DockerImage> = files.json("manifest.json")?;
+    let malformed =
+        |source: serde_json::Error| ImportError::Malformed { name: "manifest.json".to_owned(), source: source.into() };
+    let listed: Vec<DockerImage> = serde_json::from_slice(&files.document("manifest.json")?).map_err(malformed)?;
+    if listed.len() > MAX_IMAGES {
+        return Err(ImportError::Images(listed.len()));
+    }
     let mut images = Vec::new();
     for image in listed {
         let config_bytes = files.document(&image.config)?;
@@ -110,9 +140,7 @@ fn import_docker(store: &Store, files: &Files) -> Result<Vec<StoredImage>, Impor
             },
             layers: Vec::new(),
         };
-        let bytes = serde_json::to_vec(&manifest)
-            .map_err(|source| ImportError::Malformed { name: "manifest.json".to_owned(), source })?;
-        let manifest = store.write_blob(&bytes)?;
+        let manifest = store.write_blob(&serde_json::to_vec(&manifest).map_err(malformed)?)?;
         let references = image.repo_tags.unwrap_or_default().iter().map(|tag| tag.parse()).collect::<Result<_, _>>()?;
         let names = ImageNames { top: manifest.clone(), manifest, references };
         images.push(add(store, files, &config_bytes, &image.layers, &names)?);
@@ -133,9 +161,12 @@ fn add(
     layers: &[String],
     names: &ImageNames,
 ) -> Result<StoredImage, ImportError> {
-    let config: ImageConfig = serde_json::from_slice(config_bytes)
-        .map_err(|source| ImportError::Malformed { name: "the image configuration".to_owned(), source })?;
+    let malformed = |source| ImportError::Malformed { name: "the image configuration".to_owned(), source };
+    let config: ImageConfig = serde_json::from_slice(config_bytes).map_err(|source| malformed(source.into()))?;
     let diff_ids = &config.rootfs.diff_ids;
+    if diff_ids.len() > MAX_LAYERS {
+        return Err(malformed(ManifestError::Layers(diff_ids.len())));
+    }
     if diff_ids.len() != layers.len() {
         return Err(ImportError::LayerCount { layers: layers.len(), diff_ids: diff_ids.len() });
     }
@@ -176,7 +207,7 @@ pub(crate) fn unpack_layer<R: Read + Send, E: From<UnpackError> + From<StoreErro
     if !store.has_layer(&id) {
         let lower: Vec<PathBuf> = chain.iter().rev().map(|layer| store.layer(layer)).collect();
         let scratch = store.temporary();
-        let unpacked = unpack(open()?, diff_id, &lower, &scratch);
+        let unpacked = unpack(open()?, diff_id, &lower, &scratch, store.limits());
         for name in ["work", "merged"] {
             disk::remove(&scratch.join(name)).map_err(super::store::io_error("clean up"))?;
         }
@@ -199,7 +230,7 @@ struct Files {
 }
 
 impl Files {
-    fn open(path: &Path, scratch: &Path) -> Result<Self, ImportError> {
+    fn open(path: &Path, scratch: &Path, limits: ImageLimits) -> Result<Self, ImportError> {
         let fail = |source| ImportError::Open { path: path.to_owned(), source };
         let mut start = [0; 4];
         let mut file = File::open(path).map_err(fail)?;
@@ -208,14 +239,26 @@ impl Files {
         let mut source = path.to_owned();
         if compressed {
             file.rewind().map_err(fail)?;
-            io::copy(&mut decompress(file).map_err(fail)?, &mut File::create(scratch).map_err(fail)?).map_err(fail)?;
+            let mut plain = decompress(file).map_err(fail)?.take(limits.layer_max_bytes.saturating_add(1));
+            let bytes = io::copy(&mut plain, &mut File::create(scratch).map_err(fail)?).map_err(fail)?;
+            if bytes > limits.layer_max_bytes {
+                return Err(ImportError::Compressed(limits.layer_max_bytes));
+            }
             source = scratch.to_owned();
         }
-        let mut archive = tar::Archive::new(File::open(&source).map_err(fail)?);
+        // Contents are passed over by seeking, so the meter counts headers alone.
+        let meter = Meter::new(ImageLimits { layer_max_bytes: HEADERS_MAX_BYTES, layer_max_entries: u64::MAX });
+        let mut archive = tar::Archive::new(Metered::new(File::open(&source).map_err(fail)?, meter.clone()));
         let mut entries = HashMap::new();
         let mut links = Vec::new();
-        for entry in archive.entries_with_seek().map_err(fail)? {
-            let entry = entry.map_err(fail)?;
+        let mut listed = archive.entries_with_seek().map_err(fail)?;
+        loop {
+            meter.begin_headers();
+            let Some(entry) = listed.next() else { break };
+            let entry = entry.map_err(|source| match LimitError::of(&source) {
+                Some(_) => ImportError::Headers(path.to_owned()),
+                None => fail(source),
+            })?;
             let name = clean(&entry.path().map_err(fail)?);
             match entry.link_name().map_err(fail)? {
                 // `docker save` links a layer that several images share.
@@ -248,19 +291,27 @@ impl Files {
     fn document(&self, name: &str) -> Result<Vec<u8>, ImportError> {
         let mut bytes = Vec::new();
         self.open_blob(name)?
-            .take(MAX_DOCUMENT_BYTES)
+            .take(DOCUMENT_MAX_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(|source| ImportError::Open { path: self.path.clone(), source })?;
-        Ok(bytes)
+        match bytes.len() as u64 > DOCUMENT_MAX_BYTES {
+            true => Err(ImportError::TooLarge { name: name.to_owned() }),
+            false => Ok(bytes),
+        }
     }
 
-    fn json<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<T, ImportError> {
-        serde_json::from_slice(&self.document(name)?)
-            .map_err(|source| ImportError::Malformed { name: name.to_owned(), source })
+    /// The name of a blob, if the archive holds it in the size it should have.
+    fn sized(&self, descriptor: &Descriptor) -> Result<String, ImportError> {
+        let name = blob_name(&descriptor.digest);
+        match self.entries.get(&name) {
+            None => Err(ImportError::Missing(name)),
+            Some((_, size)) if *size != descriptor.size => Err(ImportError::Size { name }),
+            Some(_) => Ok(name),
+        }
     }
 
     fn verified(&self, descriptor: &Descriptor) -> Result<Vec<u8>, ImportError> {
-        let name = blob_name(&descriptor.digest);
+        let name = self.sized(descriptor)?;
         let bytes = self.document(&name)?;
         match Digest::of(&bytes) == descriptor.digest {
             true => Ok(bytes),
@@ -272,7 +323,7 @@ impl Files {
     fn manifest(&self, entry: &Descriptor, depth: u8) -> Result<(Digest, Manifest), ImportError> {
         let here = Platform::here();
         let missing = || ImportError::Platform(format!("{}/{}", here.os, here.architecture));
-        let parsed = serde_json::from_slice(&self.verified(entry)?)
+        let parsed = Document::parse(&self.verified(entry)?, &entry.media_type)
             .map_err(|source| ImportError::Malformed { name: blob_name(&entry.digest), source })?;
         match parsed {
             Document::Manifest(manifest) => Ok((entry.digest.clone(), manifest)),

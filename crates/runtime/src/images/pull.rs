@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use http_body_util::{BodyExt, Limited};
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
 use super::digest::{Digest, Hasher};
 use super::import::unpack_layer;
-use super::manifest::{ACCEPTED, Descriptor, Document, ImageConfig, Manifest, Platform};
+use super::limits::{DOCUMENT_MAX_BYTES, ImageLimits, LimitError};
+use super::manifest::{ACCEPTED, Descriptor, Document, ImageConfig, Manifest, ManifestError, Platform};
 use super::reference::{LOCAL_REGISTRY, Reference};
 use super::registry::{Client, Credentials, Session};
 use super::store::{NewImage, Store, StoreError, StoredImage, io_error};
 use super::unpack::UnpackError;
 use crate::disk;
 
-const MAX_DOCUMENT_BYTES: usize = 8 << 20;
 const PARALLEL_LAYERS: usize = 3;
 /// A transfer that stands still this long is given up; the kubelet tries again.
 const STALL_PATIENCE: Duration = Duration::from_secs(60);
@@ -37,8 +38,12 @@ pub enum PullError {
     Platform { reference: String, platform: String },
     #[error("{what} of {reference} does not match its digest")]
     Digest { reference: String, what: &'static str },
-    #[error("{what} of {reference} is malformed: {source}")]
-    Malformed { reference: String, what: &'static str, source: serde_json::Error },
+    #[error("{what} of {reference} cannot be used: {source}")]
+    Malformed { reference: String, what: &'static str, source: ManifestError },
+    #[error("{what} of {reference} is larger than {DOCUMENT_MAX_BYTES} bytes")]
+    TooLarge { reference: String, what: &'static str },
+    #[error("{what} of {reference} does not have the size that its descriptor says")]
+    Size { reference: String, what: &'static str },
     #[error("the transfer of {reference} broke off: {reason}")]
     Transfer { reference: String, reason: String },
     #[error(transparent)]
@@ -75,10 +80,10 @@ pub(super) async fn pull(
     }
     let pull = Pull { reference, session: client.session(reference, credentials) };
     let (top, manifest_bytes, manifest) = pull.manifest().await?;
-    let config_bytes = pull
-        .document(&format!("blobs/{}", manifest.config.digest), &manifest.config.digest, "the configuration")
-        .await?;
-    let config: ImageConfig = pull.parse(&config_bytes, "the configuration")?;
+    let config_path = format!("blobs/{}", manifest.config.digest);
+    let config_bytes = pull.document(&config_path, &manifest.config, "the configuration").await?;
+    let config: ImageConfig =
+        serde_json::from_slice(&config_bytes).map_err(|e| pull.malformed("the configuration", e.into()))?;
     if config.rootfs.diff_ids.len() != manifest.layers.len() {
         return Err(pull.session_odd("a configuration that does not fit its layers"));
     }
@@ -96,27 +101,28 @@ struct Pull<'a> {
 impl Pull<'_> {
     /// The digest that names the image, and this platform's manifest behind it.
     async fn manifest(&self) -> Result<(Digest, Vec<u8>, Manifest), PullError> {
-        let bytes = self
-            .bounded(
-                self.session.get(&format!("manifests/{}", self.reference.selector()), &ACCEPTED).await?.into_body(),
-            )
-            .await?;
+        let served = self.session.get(&format!("manifests/{}", self.reference.selector()), &ACCEPTED).await?;
+        let content_type = served.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let content_type = content_type.to_owned();
+        let bytes = self.bounded(served.into_body(), "the manifest").await?;
         let top = Digest::of(&bytes);
         if self.reference.digest.as_ref().is_some_and(|wanted| *wanted != top) {
             return Err(self.mismatch("the manifest"));
         }
-        match self.parse(&bytes, "the manifest")? {
+        match self.parse(&bytes, &content_type)? {
             Document::Manifest(manifest) => Ok((top, bytes, manifest)),
             Document::Index(index) => {
                 let here = Platform::here();
-                let entry = index.select(&here).ok_or_else(|| PullError::Platform {
+                let missing = || PullError::Platform {
                     reference: self.reference.to_string(),
                     platform: format!("{}/{}", here.os, here.architecture),
-                })?;
-                let bytes =
-                    self.document(&format!("manifests/{}", entry.digest), &entry.digest, "the manifest").await?;
-                let manifest = self.parse(&bytes, "the manifest")?;
-                Ok((top, bytes, manifest))
+                };
+                let entry = index.select(&here).ok_or_else(missing)?;
+                let bytes = self.document(&format!("manifests/{}", entry.digest), entry, "the manifest").await?;
+                match self.parse(&bytes, &entry.media_type)? {
+                    Document::Manifest(manifest) => Ok((top, bytes, manifest)),
+                    Document::Index(_) => Err(missing()),
+                }
             }
         }
     }
@@ -139,7 +145,7 @@ impl Pull<'_> {
                 return Ok(None);
             }
             let file = Scratch(store.temporary());
-            self.fetch(layer, &file.0).await?;
+            self.fetch(layer, &file.0, store.limits()).await?;
             Ok::<_, PullError>(Some(file))
         });
         let mut fetched = stream::iter(wanted).buffered(PARALLEL_LAYERS).boxed();
@@ -160,7 +166,10 @@ impl Pull<'_> {
     }
 
     /// Streams a layer to a file, counting and hashing as it comes.
-    async fn fetch(&self, layer: &Descriptor, to: &Path) -> Result<(), PullError> {
+    async fn fetch(&self, layer: &Descriptor, to: &Path, limits: ImageLimits) -> Result<(), PullError> {
+        if layer.size > limits.layer_max_bytes {
+            return Err(UnpackError::from(LimitError::LayerSize(limits.layer_max_bytes)).into());
+        }
         let mut body = self.session.get(&format!("blobs/{}", layer.digest), &[]).await?.into_body();
         let mut file = std::fs::File::create(to).map_err(io_error("write a layer"))?;
         let (mut hash, mut size) = (Hasher::default(), 0u64);
@@ -169,27 +178,33 @@ impl Pull<'_> {
             let Some(data) = frame.data_ref() else { continue };
             size += data.len() as u64;
             if size > layer.size {
-                return Err(self.mismatch("a layer"));
+                return Err(self.wrong_size("a layer"));
             }
             hash.update(data);
             file.write_all(data).map_err(io_error("write a layer"))?;
         }
-        match size == layer.size && hash.finish() == layer.digest {
-            true => Ok(()),
-            false => Err(self.mismatch("a layer")),
+        if size != layer.size {
+            return Err(self.wrong_size("a layer"));
         }
+        if hash.finish() == layer.digest { Ok(()) } else { Err(self.mismatch("a layer")) }
     }
 
-    async fn document(&self, path: &str, digest: &Digest, what: &'static str) -> Result<Vec<u8>, PullError> {
-        let bytes = self.bounded(self.session.get(path, &ACCEPTED).await?.into_body()).await?;
-        if Digest::of(&bytes) == *digest { Ok(bytes) } else { Err(self.mismatch(what)) }
+    async fn document(&self, path: &str, wanted: &Descriptor, what: &'static str) -> Result<Vec<u8>, PullError> {
+        let bytes = self.bounded(self.session.get(path, &ACCEPTED).await?.into_body(), what).await?;
+        if bytes.len() as u64 != wanted.size {
+            return Err(self.wrong_size(what));
+        }
+        if Digest::of(&bytes) == wanted.digest { Ok(bytes) } else { Err(self.mismatch(what)) }
     }
 
-    async fn bounded(&self, body: Incoming) -> Result<Vec<u8>, PullError> {
-        let collected = self.within_patience(Limited::new(body, MAX_DOCUMENT_BYTES).collect()).await?;
-        let collected = collected.map_err(|error| PullError::Transfer {
-            reference: self.reference.to_string(),
-            reason: error.to_string(),
+    async fn bounded(&self, body: Incoming, what: &'static str) -> Result<Vec<u8>, PullError> {
+        let limited = Limited::new(body, DOCUMENT_MAX_BYTES as usize);
+        let collected = self.within_patience(limited.collect()).await?.map_err(|error| {
+            let reference = self.reference.to_string();
+            match error.is::<LengthLimitError>() {
+                true => PullError::TooLarge { reference, what },
+                false => PullError::Transfer { reference, reason: error.to_string() },
+            }
         })?;
         Ok(collected.to_bytes().to_vec())
     }
@@ -200,12 +215,16 @@ impl Pull<'_> {
             .map_err(|_| self.broken(&io::Error::from(io::ErrorKind::TimedOut)))
     }
 
-    fn parse<T: for<'a> serde::Deserialize<'a>>(&self, bytes: &[u8], what: &'static str) -> Result<T, PullError> {
-        serde_json::from_slice(bytes).map_err(|source| PullError::Malformed {
-            reference: self.reference.to_string(),
-            what,
-            source,
-        })
+    fn parse(&self, bytes: &[u8], media_type: &str) -> Result<Document, PullError> {
+        Document::parse(bytes, media_type).map_err(|source| self.malformed("the manifest", source))
+    }
+
+    fn malformed(&self, what: &'static str, source: ManifestError) -> PullError {
+        PullError::Malformed { reference: self.reference.to_string(), what, source }
+    }
+
+    fn wrong_size(&self, what: &'static str) -> PullError {
+        PullError::Size { reference: self.reference.to_string(), what }
     }
 
     fn mismatch(&self, what: &'static str) -> PullError {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::limits::ImageLimits;
 use super::manifest::{ImageConfig, ProcessConfig};
 use super::reference::Reference;
 use crate::disk;
@@ -65,6 +66,7 @@ struct Inner {
 /// The index and directories. Every method is one short critical section; unpacking happens outside of it.
 pub(crate) struct Store {
     root: PathBuf,
+    limits: ImageLimits,
     inner: Mutex<Inner>,
     /// Imports and pulls under way: their layers are not yet any image's, so nothing is collected meanwhile.
     busy: AtomicUsize,
@@ -85,7 +87,7 @@ impl Store {
         Busy(&self.busy)
     }
 
-    pub(crate) fn open(root: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(root: &Path, limits: ImageLimits) -> Result<Self, StoreError> {
         for directory in ["blobs/sha256", "layers", "tmp"] {
             fs::create_dir_all(root.join(directory)).map_err(io_error("create directories"))?;
         }
@@ -99,6 +101,7 @@ impl Store {
         };
         Ok(Self {
             root: root.to_owned(),
+            limits,
             inner: Mutex::new(Inner { index, leases: BTreeMap::new() }),
             busy: AtomicUsize::new(0),
         })
@@ -106,6 +109,10 @@ impl Store {
 
     pub(crate) fn temporary(&self) -> PathBuf {
         self.root.join("tmp").join(uuid::Uuid::new_v4().simple().to_string())
+    }
+
+    pub(crate) fn limits(&self) -> ImageLimits {
+        self.limits
     }
 
     pub(crate) fn root(&self) -> &Path {

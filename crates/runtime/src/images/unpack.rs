@@ -16,6 +16,7 @@ use rustix::fs::{self as rfs, AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags
 use tar::{Archive, Entry, EntryType};
 
 use super::digest::{Digest, Hashing};
+use super::limits::{ImageLimits, LimitError, Meter, Metered};
 use crate::overlay;
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -32,17 +33,30 @@ pub enum UnpackError {
     Entry { path: PathBuf, source: io::Error },
     #[error("the layer's content is {actual}, its configuration says {expected}")]
     DiffId { expected: Digest, actual: Digest },
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+impl UnpackError {
+    fn archive(error: io::Error) -> Self {
+        LimitError::of(&error).map_or(Self::Archive(error), Self::Limit)
+    }
+
+    fn entry(path: PathBuf, source: io::Error) -> Self {
+        LimitError::of(&source).map_or(Self::Entry { path, source }, Self::Limit)
+    }
 }
 
 /// Unpacks `archive` (tar, gzip or zstd) into `target/fs`, on top of `lower` (topmost first), and checks its content digest.
-/// Answers the unpacked bytes. Blocks; `target` is the caller's to remove on failure.
+/// Returns the bytes of its files. Blocks; `target` is the caller's to remove on failure.
 pub(crate) fn unpack(
     archive: impl Read + Send,
     expected: &Digest,
     lower: &[PathBuf],
     target: &Path,
+    limits: ImageLimits,
 ) -> Result<u64, UnpackError> {
-    let joined = std::thread::scope(|scope| scope.spawn(|| unpack_here(archive, lower, target)).join());
+    let joined = std::thread::scope(|scope| scope.spawn(|| unpack_here(archive, lower, target, limits)).join());
     let (actual, bytes) =
         joined.unwrap_or_else(|_| Err(UnpackError::Prepare(io::Error::other("unpacking panicked"))))?;
     match actual == *expected {
@@ -51,19 +65,46 @@ pub(crate) fn unpack(
     }
 }
 
-fn unpack_here(archive: impl Read, lower: &[PathBuf], target: &Path) -> Result<(Digest, u64), UnpackError> {
+fn unpack_here(
+    archive: impl Read,
+    lower: &[PathBuf],
+    target: &Path,
+    limits: ImageLimits,
+) -> Result<(Digest, u64), UnpackError> {
     let root = open_root(lower, target).map_err(UnpackError::Prepare)?;
-    let mut tree = Tree { root, made: HashSet::new(), directory_times: Vec::new(), parent: None, bytes: 0 };
-    let plain = Hashing::new(decompress(archive).map_err(UnpackError::Archive)?);
-    let mut archive = Archive::new(plain);
-    for entry in archive.entries().map_err(UnpackError::Archive)? {
-        let mut entry = entry.map_err(UnpackError::Archive)?;
-        let path = PathBuf::from(OsStr::from_bytes(&entry.path_bytes()));
-        tree.apply(&path, &mut entry).map_err(|source| UnpackError::Entry { path, source })?;
-    }
+    let meter = Meter::new(limits);
+    let mut tree =
+        Tree { root, meter: meter.clone(), made: HashSet::new(), directory_times: Vec::new(), parent: None, bytes: 0 };
+    let digest = walk(archive, &meter, |path, entry| tree.apply(path, entry))?;
     tree.finish_times().map_err(UnpackError::Prepare)?;
-    let (digest, _) = archive.into_inner().finish().map_err(UnpackError::Archive)?;
     Ok((digest, tree.bytes))
+}
+
+type Plain<'a> = Hashing<Metered<Box<dyn Read + 'a>>>;
+
+/// Calls `visit` with every entry of an archive (tar, gzip or zstd) that is within the limits, and returns the digest of its
+/// uncompressed bytes up to the very last.
+pub(crate) fn walk<'a>(
+    archive: impl Read + 'a,
+    meter: &Meter,
+    mut visit: impl FnMut(&Path, &mut Entry<'_, Plain<'a>>) -> io::Result<()>,
+) -> Result<Digest, UnpackError> {
+    let plain = decompress(archive).map_err(UnpackError::archive)?;
+    let mut archive = Archive::new(Hashing::new(Metered::new(plain, meter.clone())));
+    let mut entries = archive.entries().map_err(UnpackError::archive)?;
+    loop {
+        // The contents before were read to their end, so what the reader takes now is what it keeps in memory.
+        meter.begin_headers();
+        let Some(entry) = entries.next() else { break };
+        let mut entry = entry.map_err(UnpackError::archive)?;
+        meter.end_headers();
+        meter.entry(entry.size())?;
+        let path = PathBuf::from(OsStr::from_bytes(&entry.path_bytes()));
+        visit(&path, &mut entry).map_err(|source| UnpackError::entry(path, source))?;
+        io::copy(&mut entry, &mut io::sink()).map_err(UnpackError::archive)?;
+    }
+    meter.end_headers();
+    Ok(archive.into_inner().finish().map_err(UnpackError::archive)?.0)
 }
 
 /// `target/fs` itself for the lowest layer, else an overlay of it on its parents that only this thread can see.
@@ -95,6 +136,7 @@ pub(crate) fn decompress<'a>(archive: impl Read + 'a) -> io::Result<Box<dyn Read
 
 struct Tree {
     root: OwnedFd,
+    meter: Meter,
     /// Every path this layer made; an opaque marker removes only what is older.
     made: HashSet<PathBuf>,
     /// Set last: making an entry touches its directory.
@@ -122,7 +164,7 @@ impl Tree {
             };
         }
         self.make(&parent, &name, &path, entry)?;
-        self.made.insert(path);
+        self.remember(path)?;
         self.parent = Some((parent_path, parent));
         Ok(())
     }
@@ -152,6 +194,7 @@ impl Tree {
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 adorn(&rfs::openat(parent, name, flags, Mode::empty())?, entry)?;
+                self.meter.name(path)?;
                 self.directory_times.push((path.to_owned(), times(entry)?));
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
@@ -224,8 +267,15 @@ impl Tree {
         let name = path.file_name().ok_or_else(|| invalid("no such directory"))?;
         let parent = self.open_parent(path.parent().unwrap_or(Path::new("")))?;
         rfs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
-        self.made.insert(path.to_owned());
+        self.meter.inode()?;
+        self.remember(path.to_owned())?;
         Ok(self.open_directory(path)?)
+    }
+
+    fn remember(&mut self, path: PathBuf) -> io::Result<()> {
+        self.meter.name(&path)?;
+        self.made.insert(path);
+        Ok(())
     }
 
     /// Removes what lower layers put into a directory, and keeps what this layer made.

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 /// A layer archive under construction.
-pub struct Layer(Builder<Vec<u8>>);
+#[derive(Clone)]
+pub struct Layer(Vec<u8>);
 
 #[derive(Clone, Copy)]
 pub enum Packing {
@@ -21,10 +22,10 @@ pub enum Packing {
 
 impl Layer {
     pub fn new() -> Self {
-        Self(Builder::new(Vec::new()))
+        Self(Vec::new())
     }
 
-    fn entry(mut self, path: &str, kind: EntryType, mode: u32, owner: u64, data: &[u8], link: &str) -> Result<Self> {
+    fn entry(self, path: &str, kind: EntryType, mode: u32, owner: u64, data: &[u8], link: &str) -> Result<Self> {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(mode);
@@ -37,7 +38,13 @@ impl Layer {
         fields.name[..path.len()].copy_from_slice(path.as_bytes());
         fields.linkname[..link.len()].copy_from_slice(link.as_bytes());
         header.set_cksum();
-        self.0.append(&header, data)?;
+        self.append(&header, data)
+    }
+
+    fn append(mut self, header: &Header, data: &[u8]) -> Result<Self> {
+        self.0.extend_from_slice(header.as_bytes());
+        self.0.extend_from_slice(data);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
         Ok(self)
     }
 
@@ -71,13 +78,16 @@ impl Layer {
 
     /// A file with an extended attribute, by a PAX header.
     pub fn attributed(mut self, path: &str, name: &str, value: &[u8]) -> Result<Self> {
-        self.0.append_pax_extensions([(format!("SCHILY.xattr.{name}").as_str(), value)])?;
+        let mut extended = Builder::new(Vec::new());
+        extended.append_pax_extensions([(format!("SCHILY.xattr.{name}").as_str(), value)])?;
+        self.0.extend_from_slice(&extended.get_ref()[..]);
         self.file(path, 0o644, "x")
     }
 
     /// The content digest and the bytes to ship.
     pub fn pack(self, packing: Packing) -> Result<(Digest, Vec<u8>)> {
-        let plain = self.0.into_inner()?;
+        let mut plain = self.0;
+        plain.extend_from_slice(&[0; 1024]);
         let diff_id = Digest::of(&plain);
         let shipped = match packing {
             Packing::Plain => plain,

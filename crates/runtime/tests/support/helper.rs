@@ -134,8 +134,13 @@ fn breed() {
 fn serve(root: PathBuf) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let shim = (std::env::current_exe().unwrap(), vec!["shim".into()]);
-        let config =
-            runtime::Config { root: root.clone(), shim, network: Arc::new(runtime::NoNetwork), registry_ca: None };
+        let config = runtime::Config {
+            root: root.clone(),
+            shim,
+            network: Arc::new(runtime::NoNetwork),
+            registry_ca: None,
+            image_limits: Default::default(),
+        };
         let opened = runtime::Runtime::open(config).await.unwrap();
         let socket = root.join("cri.sock");
         let _ = std::fs::remove_file(&socket);

@@ -69,6 +69,7 @@ pub fn config(root: &Path) -> Config {
         shim: (HELPER.into(), vec!["shim".into()]),
         network: Arc::new(NoNetwork),
         registry_ca: None,
+        image_limits: runtime::ImageLimits::default(),
     }
 }
 
