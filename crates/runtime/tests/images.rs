@@ -143,6 +143,33 @@ async fn content_that_is_not_what_it_says_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// `.wh.` alone, `.wh..` and `.wh...` would hide the directory they are in or the one above it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whiteout_hides_nothing_but_an_entry_of_its_directory() -> Result<()> {
+    let library = Library::open().await?;
+    let base = || {
+        let layer = Layer::new().file("a/keep", 0o644, "keep")?.file("a/b/keep", 0o644, "keep")?;
+        layer.file("a/b/..gone", 0o644, "gone")?.pack(Packing::Plain)
+    };
+    for name in [".wh.", "a/.wh.", "a/b/.wh..", "a/b/.wh...", ".wh...", "a/b/.wh..gone/../.wh..."] {
+        let top = Layer::new().file(name, 0o644, "")?.pack(Packing::Plain)?;
+        let refused = library.import(archive::oci("example.com/a:1", &[base()?, top], json!({}))?).await;
+        let refused = refused.err().with_context(|| format!("{name} was imported"))?.to_string();
+        assert!(
+            refused.contains("a whiteout must name an entry") || refused.contains("leads out"),
+            "{name}: {refused}"
+        );
+        assert_eq!(library.layer_count()?, 1, "{name}");
+    }
+    let top = Layer::new().file("a/b/.wh...gone", 0o644, "")?.pack(Packing::Plain)?;
+    let image = library.import(archive::oci("example.com/a:1", &[base()?, top], json!({}))?).await?;
+    let whiteout = std::fs::symlink_metadata(library.layer(&image, 1).join("a/b/..gone"))?;
+    assert_eq!((whiteout.mode() & 0o170000, whiteout.rdev()), (0o020000, 0));
+    assert!(!library.layer(&image, 1).join("a/keep").exists(), "nothing else is hidden");
+    assert_eq!(std::fs::read_to_string(library.layer(&image, 0).join("a/b/keep"))?, "keep");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_beyond_the_limits_are_refused_and_leave_nothing_behind() -> Result<()> {
     let limits = ImageLimits { layer_max_bytes: 1 << 20, layer_max_entries: 10 };

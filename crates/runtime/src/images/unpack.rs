@@ -160,6 +160,9 @@ impl Tree {
                 OPAQUE => self.remove_older(&parent, &parent_path),
                 // Other names of this form are bookkeeping of an old union filesystem.
                 other if other.starts_with(b".wh..wh.") => Ok(()),
+                _ if matches!(hidden, b"" | b"." | b"..") => {
+                    Err(invalid("a whiteout must name an entry of its own directory"))
+                }
                 _ => remove(&parent, OsStr::from_bytes(hidden)),
             };
         }
@@ -333,8 +336,11 @@ fn is_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Removes an entry of any kind; a missing one is fine.
+/// Removes an entry of any kind; a missing one is fine. Never the directory itself or one above it, whatever the name.
 fn remove(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    if Path::new(name).file_name() != Some(name) || name.as_bytes().contains(&b'/') {
+        return Err(invalid("only an entry of a directory can be removed from it"));
+    }
     match rfs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
@@ -392,4 +398,27 @@ fn own<R: Read>(parent: &OwnedFd, name: &OsStr, entry: &Entry<'_, R>) -> io::Res
     rfs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     rfs::utimensat(parent, name, &times(entry)?, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_entry_of_the_directory_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for path in ["parent/child/grandchild", "parent/..sibling", "parent/.../deep", "beside"] {
+            fs::create_dir_all(folder.path().join(path)).expect("made");
+        }
+        let open = || rfs::open(folder.path().join("parent"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let parent = open().expect("opened");
+        for name in ["", ".", "..", "/", "./", "child/", "child/grandchild", "../beside", "child/..", "/tmp"] {
+            assert!(remove(&parent, OsStr::new(name)).is_err(), "{name:?}");
+        }
+        assert!(folder.path().join("parent/child/grandchild").exists() && folder.path().join("beside").exists());
+        for name in ["child", "..sibling", "...", "missing"] {
+            remove(&parent, OsStr::new(name)).expect(name);
+        }
+        assert_eq!(fs::read_dir(folder.path().join("parent")).expect("read").count(), 0);
+    }
 }
