@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use cri::v1::{ContainerConfig, ContainerEventType, LinuxContainerResources, NamespaceMode, Signal as CriSignal};
 use nix::sys::signal::Signal;
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
 use crate::images::StoredImage;
-use crate::record::{ContainerRecord, Encoded, save};
+use crate::record::{ContainerRecord, Encoded, Kept, save};
 use crate::sandbox::{Sandbox, new_id, now};
 use crate::shim::link::LinkError;
 use crate::shim::protocol::{ContainerSetup, ContainerState, ProcessSetup, Request, container_directory, read_json};
@@ -60,7 +59,7 @@ impl ContainerState {
 pub(crate) struct Container {
     pub id: String,
     pub sandbox: String,
-    record: Mutex<ContainerRecord>,
+    record: Kept<ContainerRecord>,
     state: watch::Sender<ContainerState>,
     /// Start, stop and remove do not overlap.
     changing: tokio::sync::Mutex<()>,
@@ -69,11 +68,12 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    pub(crate) fn new(record: ContainerRecord, state: ContainerState) -> Arc<Self> {
+    /// A container whose files are in `directory`.
+    pub(crate) fn new(directory: &Path, record: ContainerRecord, state: ContainerState) -> Arc<Self> {
         Arc::new(Self {
             id: record.id.clone(),
             sandbox: record.sandbox.clone(),
-            record: Mutex::new(record),
+            record: Kept::new(record, directory.join("container.json")),
             state: watch::Sender::new(state),
             changing: tokio::sync::Mutex::default(),
             measured: Measured::default(),
@@ -81,7 +81,7 @@ impl Container {
     }
 
     pub(crate) fn record(&self) -> ContainerRecord {
-        self.record.lock().clone()
+        self.record.get()
     }
 
     pub(crate) fn state(&self) -> ContainerState {
@@ -144,10 +144,16 @@ impl Runtime {
         let id = new_id();
         let directory = container_directory(&sandbox.directory, &id);
         self.images.lease(&image.layers);
-        match self.write_container(sandbox, &directory, &id, config, &image) {
-            Ok(record) => {
-                let sandbox_id = record.sandbox.clone();
-                self.pods.write().containers.insert(id.clone(), Container::new(record, ContainerState::default()));
+        let written = async {
+            let record = self.write_container(sandbox, &directory, &id, config, &image)?;
+            let container = Container::new(&directory, record, ContainerState::default());
+            container.record.update(|_| ()).await.map_err(ContainerError::Files)?;
+            Ok(container)
+        };
+        match written.await {
+            Ok(container) => {
+                let sandbox_id = container.sandbox.clone();
+                self.pods.write().containers.insert(id.clone(), container);
                 self.announce(&sandbox_id, &id, ContainerEventType::ContainerCreatedEvent);
                 Ok(id)
             }
@@ -234,8 +240,7 @@ impl Runtime {
             }
             std::fs::create_dir_all(&setup.rootfs)?;
             save(directory, "config.json", &output.spec)?;
-            save(directory, "create.json", &setup)?;
-            save(directory, "container.json", &record)
+            save(directory, "create.json", &setup)
         };
         written().map_err(ContainerError::Files)?;
         Ok(record)
@@ -272,10 +277,10 @@ impl Runtime {
                     cgroup::kill_async(&container.record().cgroup_path).await;
                 }
                 let _ = link.tell(Request::Delete { container: id() }).await;
-                container.record.lock().start_error = Some(reason.clone());
+                let failed = |record: &mut ContainerRecord| record.start_error = Some(reason.clone());
+                container.record.update(failed).await.map_err(ContainerError::Files)?;
                 let directory = container_directory(&sandbox.directory, &container.id);
                 let ended = ContainerState { finished_at: now(), exit_code: 128, ..ContainerState::default() };
-                save(&directory, "container.json", &container.record()).map_err(ContainerError::Files)?;
                 save(&directory, "state.json", &ended).map_err(ContainerError::Files)?;
                 container.settle(ended);
                 self.announce(&container.sandbox, &container.id, ContainerEventType::ContainerStoppedEvent);
@@ -285,25 +290,29 @@ impl Runtime {
     }
 
     /// Keeps changed limits for the container's status; a field that was not set keeps its value.
-    pub(crate) fn remember_resources(&self, container: &Container, new: LinuxContainerResources) -> io::Result<()> {
-        let sandbox = self.sandbox(&container.sandbox).ok_or(io::ErrorKind::NotFound)?;
-        let mut record = container.record.lock();
-        let held = record.config.0.linux.get_or_insert_default().resources.get_or_insert_default();
-        let numbers = [
-            (&mut held.cpu_period, new.cpu_period),
-            (&mut held.cpu_quota, new.cpu_quota),
-            (&mut held.cpu_shares, new.cpu_shares),
-            (&mut held.memory_limit_in_bytes, new.memory_limit_in_bytes),
-        ];
-        for (old, new) in numbers.into_iter().filter(|(_, new)| *new != 0) {
-            *old = new;
-        }
-        for (old, new) in [(&mut held.cpuset_cpus, new.cpuset_cpus), (&mut held.cpuset_mems, new.cpuset_mems)] {
-            if !new.is_empty() {
+    pub(crate) async fn remember_resources(
+        &self,
+        container: &Container,
+        new: LinuxContainerResources,
+    ) -> io::Result<()> {
+        let change = |record: &mut ContainerRecord| {
+            let held = record.config.0.linux.get_or_insert_default().resources.get_or_insert_default();
+            let numbers = [
+                (&mut held.cpu_period, new.cpu_period),
+                (&mut held.cpu_quota, new.cpu_quota),
+                (&mut held.cpu_shares, new.cpu_shares),
+                (&mut held.memory_limit_in_bytes, new.memory_limit_in_bytes),
+            ];
+            for (old, new) in numbers.into_iter().filter(|(_, new)| *new != 0) {
                 *old = new;
             }
-        }
-        save(&container_directory(&sandbox.directory, &container.id), "container.json", &*record)
+            for (old, new) in [(&mut held.cpuset_cpus, new.cpuset_cpus), (&mut held.cpuset_mems, new.cpuset_mems)] {
+                if !new.is_empty() {
+                    *old = new;
+                }
+            }
+        };
+        container.record.update(change).await
     }
 
     /// Sends the stop signal, then SIGKILL when the grace period is over. Returns when the container has ended.

@@ -16,6 +16,7 @@ mod memory;
 mod network;
 mod overlay;
 mod record;
+mod recovery;
 mod sandbox;
 mod service;
 mod shim;
@@ -71,7 +72,7 @@ pub enum OpenError {
     Images(#[from] StoreError),
     #[error("cannot listen on loopback for exec, attach and port-forward: {0}")]
     Streaming(#[source] io::Error),
-    #[error("state of sandbox {id} is damaged: {source}")]
+    #[error("cannot read the state of sandbox {id}: {source}")]
     State { id: String, source: io::Error },
 }
 

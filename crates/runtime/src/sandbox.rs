@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::container::Container;
-use crate::record::{ContainerRecord, Encoded, SandboxRecord, save};
+use crate::record::{self, Encoded, Kept, SandboxRecord, save};
 use crate::shim::link::{Link, LinkError, Told};
 use crate::shim::protocol::{ContainerState, PodSetup, Request, container_directory, read_json};
-use crate::{NetworkError, OpenError, Runtime, cgroup, disk};
+use crate::{NetworkError, Runtime, cgroup, disk};
 
 /// A shim that was asked to end has only to kill and reap.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// The sandbox's record in its directory.
+pub(crate) const RECORD: &str = "sandbox.json";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
@@ -37,24 +39,24 @@ pub(crate) enum SandboxError {
 
 pub(crate) struct Sandbox {
     pub directory: PathBuf,
-    record: Mutex<SandboxRecord>,
+    pub record: Kept<SandboxRecord>,
     link: Mutex<Option<Arc<Link>>>,
     /// Stop and remove are long and must not overlap.
     pub ending: tokio::sync::Mutex<()>,
 }
 
 impl Sandbox {
-    fn new(directory: PathBuf, record: SandboxRecord) -> Arc<Self> {
+    pub(crate) fn new(directory: PathBuf, record: SandboxRecord) -> Arc<Self> {
         Arc::new(Self {
+            record: Kept::new(record, directory.join(RECORD)),
             directory,
-            record: Mutex::new(record),
             link: Mutex::default(),
             ending: tokio::sync::Mutex::default(),
         })
     }
 
     pub(crate) fn record(&self) -> SandboxRecord {
-        self.record.lock().clone()
+        self.record.get()
     }
 
     pub(crate) fn link(&self) -> Result<Arc<Link>, LinkError> {
@@ -63,12 +65,6 @@ impl Sandbox {
 
     pub(crate) fn netns(&self) -> PathBuf {
         self.directory.join("ns/net")
-    }
-
-    fn update(&self, change: impl FnOnce(&mut SandboxRecord)) -> io::Result<()> {
-        let mut record = self.record.lock();
-        change(&mut record);
-        save(&self.directory, "sandbox.json", &*record)
     }
 }
 
@@ -114,7 +110,11 @@ impl Runtime {
             }
             Err(error) => {
                 // The first failure is the one worth telling.
-                if let Err(failed) = self.tear_down(&sandbox).await.and(self.clear_away(&sandbox)) {
+                let mut cleaned = self.tear_down(&sandbox).await;
+                if cleaned.is_ok() {
+                    cleaned = self.clear_away(&sandbox).await;
+                }
+                if let Err(failed) = cleaned {
                     tracing::warn!(sandbox = id, error = %failed, "sandbox left traces");
                 }
                 Err(error)
@@ -134,7 +134,7 @@ impl Runtime {
             record.ips = ips;
             record.ready = true;
         };
-        sandbox.update(ready).map_err(SandboxError::Prepare)
+        sandbox.record.update(ready).await.map_err(SandboxError::Prepare)
     }
 
     /// The started process forks the shim proper and ends when that one serves.
@@ -155,7 +155,7 @@ impl Runtime {
         }
     }
 
-    fn connect(&self, sandbox: &Arc<Sandbox>) -> Result<Arc<Link>, LinkError> {
+    pub(crate) fn connect(&self, sandbox: &Arc<Sandbox>) -> Result<Arc<Link>, LinkError> {
         let (told, tell) = mpsc::unbounded_channel();
         let link = Link::connect(&sandbox.directory, told)?;
         *sandbox.link.lock() = Some(link.clone());
@@ -168,7 +168,7 @@ impl Runtime {
         let _one_at_a_time = sandbox.ending.lock().await;
         let was_ready = sandbox.record().ready;
         self.tear_down(sandbox).await?;
-        sandbox.update(|record| record.ready = false).map_err(SandboxError::CleanUp)?;
+        sandbox.record.update(|record| record.ready = false).await.map_err(SandboxError::CleanUp)?;
         if was_ready {
             let id = sandbox.record().id;
             self.announce(&id, &id, ContainerEventType::ContainerStoppedEvent);
@@ -202,30 +202,33 @@ impl Runtime {
         for container in self.containers_of(&id) {
             self.forget_container(&container);
         }
-        self.clear_away(sandbox)?;
+        self.clear_away(sandbox).await?;
         self.announce(&id, &id, ContainerEventType::ContainerDeletedEvent);
         self.pods.write().sandboxes.remove(&id);
         Ok(())
     }
 
-    fn clear_away(&self, sandbox: &Sandbox) -> Result<(), SandboxError> {
+    async fn clear_away(&self, sandbox: &Sandbox) -> Result<(), SandboxError> {
         let record = sandbox.record();
         for group in &record.owned_cgroups {
             if !cgroup::remove_if_empty(group) {
-                self.hand_over(group, &record.id).map_err(SandboxError::CleanUp)?;
+                self.hand_over(group, &record.id).await.map_err(SandboxError::CleanUp)?;
             }
         }
         disk::remove(&sandbox.directory).map_err(SandboxError::CleanUp)
     }
 
     /// A group this sandbox made is still in use by another pod, which must remove it in its turn.
-    fn hand_over(&self, group: &str, from: &str) -> io::Result<()> {
+    async fn hand_over(&self, group: &str, from: &str) -> io::Result<()> {
         let others: Vec<_> = self.pods.read().sandboxes.values().cloned().collect();
         let heir = others.into_iter().find(|other| {
             let record = other.record();
             record.id != from && Path::new(&record.cgroup_parent).starts_with(group)
         });
-        heir.map_or(Ok(()), |heir| heir.update(|record| record.owned_cgroups.push(group.to_owned())))
+        match heir {
+            Some(heir) => heir.record.update(|record| record.owned_cgroups.push(group.to_owned())).await,
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
@@ -258,68 +261,6 @@ impl Runtime {
             }
         }
     }
-
-    /// Reads what is on disk, and takes up again with every shim that lives.
-    pub(crate) async fn recover(&self) -> Result<(), OpenError> {
-        let root = self.config.root.join("sandboxes");
-        let fail = |source| OpenError::Root { path: root.clone(), source };
-        for entry in std::fs::read_dir(&root).map_err(fail)? {
-            let directory = entry.map_err(fail)?.path();
-            let id = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
-            match read_json::<SandboxRecord>(&directory.join("sandbox.json")) {
-                Ok(record) => {
-                    self.recover_sandbox(directory, record).await.map_err(|source| OpenError::State { id, source })?
-                }
-                // It died before its first record: there is nothing but the directory.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    unmount_below(&directory).and_then(|()| disk::remove(&directory)).map_err(fail)?;
-                }
-                Err(source) => return Err(OpenError::State { id, source }),
-            }
-        }
-        Ok(())
-    }
-
-    async fn recover_sandbox(&self, directory: PathBuf, record: SandboxRecord) -> io::Result<()> {
-        let id = record.id.clone();
-        let was_ready = record.ready;
-        let sandbox = Sandbox::new(directory.clone(), record);
-        self.pods.write().sandboxes.insert(id.clone(), sandbox.clone());
-        let containers = directory.join("containers");
-        for entry in std::fs::read_dir(&containers).into_iter().flatten() {
-            let at = entry?.path();
-            let Ok(record) = read_json::<ContainerRecord>(&at.join("container.json")) else {
-                disk::remove(&at)?;
-                continue;
-            };
-            let state = read_json::<ContainerState>(&at.join("state.json")).unwrap_or_default();
-            self.images.lease(&record.layers);
-            let container = Container::new(record, state);
-            self.pods.write().containers.insert(container.id.clone(), container);
-        }
-        if !was_ready {
-            return Ok(());
-        }
-        match self.connect(&sandbox) {
-            Ok(link) => match link.state().await {
-                Ok(states) => {
-                    for (container, state) in states {
-                        if let Some(container) = self.container(&container) {
-                            container.settle(state);
-                        }
-                    }
-                    tracing::info!(sandbox = id, "adopted a running pod");
-                }
-                Err(_) => self.bury(&sandbox).await,
-            },
-            Err(_) => {
-                tracing::warn!(sandbox = id, "the pod's shim is gone: its containers are ended");
-                self.bury(&sandbox).await;
-                sandbox.update(|record| record.ready = false)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Hears what a shim tells, as long as it and the runtime live.
@@ -339,7 +280,7 @@ async fn follow(runtime: std::sync::Weak<Runtime>, sandbox: Arc<Sandbox>, mut to
                 // An orderly end has already taken the link away.
                 if sandbox.link.lock().take().is_some() {
                     tracing::warn!(sandbox = id, "the pod's shim died: its containers are ended");
-                    if let Err(error) = sandbox.update(|record| record.ready = false) {
+                    if let Err(error) = sandbox.record.update(|record| record.ready = false).await {
                         tracing::error!(sandbox = id, %error, "cannot record the end of a sandbox");
                     }
                     runtime.bury(&sandbox).await;
@@ -372,7 +313,8 @@ fn prepare(directory: &Path, record: &SandboxRecord) -> io::Result<()> {
         std::fs::create_dir_all(&config.log_directory)?;
     }
     save(directory, "pod.json", &setup)?;
-    save(directory, "sandbox.json", record)
+    // Durable once the sandbox is ready: before, there is nothing of it that outlives a reboot.
+    disk::write_atomically(&directory.join(RECORD), &record::encode(record)?)
 }
 
 /// Nothing asked for means the host's own file.
@@ -394,7 +336,7 @@ fn resolv_conf(dns: Option<&DnsConfig>) -> String {
 }
 
 /// Unmounts everything at or below a directory, deepest first.
-fn unmount_below(directory: &Path) -> io::Result<()> {
+pub(crate) fn unmount_below(directory: &Path) -> io::Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| point.replace("\\040", " "));
     let mut points: Vec<String> = points.filter(|point| Path::new(point).starts_with(directory)).collect();

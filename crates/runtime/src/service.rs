@@ -328,7 +328,7 @@ impl Cri for Runtime {
         if container_state(&container) == ContainerState::ContainerRunning {
             cgroup::update(&container.record().cgroup_path, &resources).map_err(|e| Status::unknown(e.to_string()))?;
         }
-        self.remember_resources(&container, resources).map_err(|e| Status::unknown(e.to_string()))?;
+        self.remember_resources(&container, resources).await.map_err(|e| Status::unknown(e.to_string()))?;
         Ok(UpdateContainerResourcesResponse {})
     }
 

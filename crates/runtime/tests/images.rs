@@ -8,28 +8,35 @@ mod support;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use archive::{Layer, Packing};
-use runtime::{Config, ImageLimits, Runtime, StoredImage};
+use runtime::{Config, Digest, ImageLimits, Runtime, StoredImage};
 use serde_json::json;
 use support::*;
 
 struct Library {
-    runtime: std::sync::Arc<Runtime>,
-    directory: Scratch,
+    runtime: Arc<Runtime>,
+    directory: Arc<Scratch>,
 }
 
 impl Library {
     async fn open() -> Result<Self> {
-        let directory = Scratch::new()?;
+        let directory = Arc::new(Scratch::new()?);
         Ok(Self { runtime: Runtime::open(config(directory.path())).await?, directory })
     }
 
     async fn with_limits(image_limits: ImageLimits) -> Result<Self> {
-        let directory = Scratch::new()?;
+        let directory = Arc::new(Scratch::new()?);
         let config = Config { image_limits, ..config(directory.path()) };
         Ok(Self { runtime: Runtime::open(config).await?, directory })
+    }
+
+    /// As another process would find it.
+    async fn reopen(&self) -> Result<Self> {
+        let directory = self.directory.clone();
+        Ok(Self { runtime: Runtime::open(config(directory.path())).await?, directory })
     }
 
     async fn import(&self, archive: Vec<u8>) -> Result<StoredImage> {
@@ -226,6 +233,43 @@ async fn images_share_layers_and_take_them_along_when_the_last_one_goes() -> Res
     let moved = library.import(archive::docker("tag:1", &[base()?], json!({ "Cmd": ["/new"] }))?).await?;
     let again = Runtime::open(config(library.directory.path())).await?;
     assert_eq!(again.images().find("tag:1").context("not found")?.id, moved.id);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_in_the_store_is_imported_again() -> Result<()> {
+    let library = Library::open().await?;
+    let base = Layer::new().file("base", 0o644, "base")?.pack(Packing::Plain)?;
+    let top = Layer::new().file("top", 0o644, "top")?.pack(Packing::Plain)?;
+    let archive = archive::docker("a:1", &[base, top], json!({}))?;
+    let image = library.import(archive.clone()).await?;
+    let other = Layer::new().file("other", 0o644, "other")?.pack(Packing::Plain)?;
+    library.import(archive::docker("b:1", &[other], json!({}))?).await?;
+    let store = library.directory.path().join("images");
+    let record = library.layer(&image, 1).with_file_name("layer.json");
+    let half = |bytes: &[u8]| bytes[..bytes.len() / 2].to_vec();
+    for damage in [|_: &[u8]| Vec::new(), half, |_: &[u8]| vec![0; 100], |_: &[u8]| br#"{"version":9}"#.to_vec()] {
+        // The index: no image is known, but the layers are.
+        std::fs::write(store.join("index.json"), damage(&std::fs::read(store.join("index.json"))?))?;
+        let library = library.reopen().await?;
+        assert!(library.runtime.images().list().is_empty());
+        assert_eq!(library.layer_count()?, 3);
+        library.import(archive.clone()).await?;
+        // A layer: it goes, and the image with it.
+        std::fs::write(&record, damage(&std::fs::read(&record)?))?;
+        let library = library.reopen().await?;
+        assert!(library.runtime.images().find("a:1").is_none());
+        assert_eq!(library.layer_count()?, 2);
+        assert_eq!(library.import(archive.clone()).await?.id, image.id);
+        assert_eq!(std::fs::read_to_string(library.layer(&image, 1).join("top"))?, "top");
+    }
+    assert_eq!(std::fs::read_dir(store.join("damaged"))?.count(), 4);
+    // What a crash may leave: a layer without record. But before there were such records the index had them.
+    std::fs::create_dir_all(store.join("layers").join(Digest::of(b"crashed").hex()).join("fs"))?;
+    std::fs::remove_file(&record)?;
+    let library = library.reopen().await?;
+    assert_eq!(library.layer_count()?, 3);
+    assert_eq!(library.runtime.images().find("a:1").context("not found")?.id, image.id);
     Ok(())
 }
 

@@ -101,6 +101,90 @@ async fn pods_survive_a_killed_runtime_and_are_adopted_by_the_next() -> Result<(
     check_clean(root, &group)
 }
 
+/// What a power cut or a bad disk may leave of a record.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Empty,
+    Half,
+    Garbage,
+    Newer,
+}
+
+impl Damage {
+    fn apply(self, file: &Path) -> Result<()> {
+        let whole = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let damaged = match self {
+            Self::Empty => Vec::new(),
+            Self::Half => whole.split_at(whole.len() / 2).0.to_vec(),
+            Self::Garbage => vec![0; whole.len()],
+            Self::Newer => br#"{"version":4000000000}"#.to_vec(),
+        };
+        Ok(std::fs::write(file, damaged)?)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_is_moved_aside_and_everything_else_starts() -> Result<()> {
+    for damage in [Damage::Empty, Damage::Half, Damage::Garbage, Damage::Newer] {
+        recover_from(damage).await.with_context(|| format!("{damage:?}"))?;
+    }
+    Ok(())
+}
+
+async fn recover_from(damage: Damage) -> Result<()> {
+    let directory = Scratch::new()?;
+    let (root, group) = (directory.path(), group_for(directory.path()));
+    add_helper(runtime::Runtime::open(config(root)).await?.as_ref()).await?;
+    let first = Served::start(root).await?;
+    let mut pods = Vec::new();
+    for name in ["healthy", "sandbox", "container", "state", "lost"] {
+        let request =
+            RunPodSandboxRequest { config: Some(pod(name, &root.join("logs"), &group)), ..Default::default() };
+        let sandbox = first.cri.run_pod_sandbox(request).await?.pod_sandbox_id;
+        let id = first.run(&sandbox, &["sleep"]).await?;
+        let pid = first.pid(&id).await?;
+        pods.push((sandbox, id, pid));
+    }
+    let [healthy, sandbox, container, state, lost] = &pods[..] else { anyhow::bail!("five pods") };
+    let sibling = first.run(&container.0, &["sleep"]).await?;
+    let sibling_pid = first.pid(&sibling).await?;
+    first.kill()?;
+    let of =
+        |(sandbox, id, _): &(String, String, String)| root.join("sandboxes").join(sandbox).join("containers").join(id);
+    damage.apply(&root.join("sandboxes").join(&sandbox.0).join("sandbox.json"))?;
+    damage.apply(&of(container).join("container.json"))?;
+    damage.apply(&of(state).join("state.json"))?;
+    damage.apply(&of(lost).join("state.json"))?;
+    for shim in processes_of_now(&root.join("sandboxes").join(&lost.0).display().to_string()) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::Signal::SIGKILL)?;
+    }
+
+    let second = Served::start(root).await?;
+    for (id, pid) in [(&healthy.1, &healthy.2), (&sibling, &sibling_pid), (&state.1, &state.2)] {
+        assert_eq!(second.pid(id).await?, *pid);
+        assert_eq!(status(&second.cri, id).await?.state(), ContainerState::ContainerRunning);
+    }
+    let ended = status(&second.cri, &lost.1).await?;
+    assert_eq!((ended.exit_code, ended.state()), (255, ContainerState::ContainerExited));
+    let listed = second.cri.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+    assert_eq!(listed.len(), 4);
+    assert!(listed.iter().all(|item| item.id != sandbox.0));
+    for (sandbox, id, pid) in [sandbox, container] {
+        assert!(status(&second.cri, id).await.is_err(), "it has no record");
+        // Dead: a process that is not reaped yet has no command line.
+        assert!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().is_empty());
+        assert!(!root.join("sandboxes").join(sandbox).join("containers").join(id).exists());
+    }
+    let aside = std::fs::read_dir(root.join("damaged"))?.count();
+    assert_eq!(aside, 4);
+    // The pod whose container was lost gets another.
+    let again = second.run(&container.0, &["sleep"]).await?;
+    assert_eq!(status(&second.cri, &again).await?.state(), ContainerState::ContainerRunning);
+    remove_all(&second.cri).await?;
+    second.kill()?;
+    check_clean(root, &group)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_and_a_dead_shim_while_nobody_watched_are_both_told() -> Result<()> {
     let directory = Scratch::new()?;

@@ -32,9 +32,9 @@ pub(super) fn add(
     let diff_id = Digest::of(content.as_bytes());
     let chain = Digest::chain(None, &diff_id);
     if !store.has_layer(&chain) {
-        let scratch = store.temporary();
-        let bytes = lay_out(&scratch.join("fs"), files).map_err(io_error("copy files into an image"))?;
-        store.commit_layer(&chain, &scratch, bytes)?;
+        let layer = store.new_layer()?;
+        let bytes = lay_out(&layer.path().join("fs"), files).map_err(io_error("copy files into an image"))?;
+        store.commit_layer(&chain, &layer, bytes)?;
     }
     known.save(store.root()).map_err(io_error("write digests"))?;
     let platform = Platform::here();
@@ -132,6 +132,7 @@ impl Known {
     }
 
     fn save(&self, root: &Path) -> io::Result<()> {
+        // Damaged it is empty, and the files are read again.
         disk::write_atomically(&root.join("builtin.json"), &serde_json::to_vec(&self.entries)?)
     }
 }

@@ -111,7 +111,7 @@ fn import_layout(store: &Store, files: &Files) -> Result<Vec<StoredImage>, Impor
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct DockerImage {
+pub(crate) struct DockerImage {
     config: String,
     repo_tags: Option<Vec<String>>,
     layers: Vec<String>,
@@ -206,18 +206,12 @@ pub(crate) fn unpack_layer<R: Read + Send, E: From<UnpackError> + From<StoreErro
     let id = Digest::chain(chain.last(), diff_id);
     if !store.has_layer(&id) {
         let lower: Vec<PathBuf> = chain.iter().rev().map(|layer| store.layer(layer)).collect();
-        let scratch = store.temporary();
-        let unpacked = unpack(open()?, diff_id, &lower, &scratch, store.limits());
+        let layer = store.new_layer()?;
+        let bytes = unpack(open()?, diff_id, &lower, layer.path(), store.limits())?;
         for name in ["work", "merged"] {
-            disk::remove(&scratch.join(name)).map_err(super::store::io_error("clean up"))?;
+            disk::remove(&layer.path().join(name)).map_err(super::store::io_error("clean up"))?;
         }
-        match unpacked {
-            Ok(bytes) => store.commit_layer(&id, &scratch, bytes)?,
-            Err(error) => {
-                disk::remove(&scratch).map_err(super::store::io_error("clean up"))?;
-                return Err(error.into());
-            }
-        }
+        store.commit_layer(&id, &layer, bytes)?;
     }
     chain.push(id);
     Ok(())

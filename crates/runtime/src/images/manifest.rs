@@ -9,7 +9,7 @@ use super::limits::MAX_LAYERS;
 
 const INDEX_TYPES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
-const MANIFEST_TYPES: [&str; 2] =
+pub(crate) const MANIFEST_TYPES: [&str; 2] =
     ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
 /// Everything a registry may answer for a manifest request.
 pub(crate) const ACCEPTED: [&str; 4] = [INDEX_TYPES[0], INDEX_TYPES[1], MANIFEST_TYPES[0], MANIFEST_TYPES[1]];

@@ -50,7 +50,7 @@ pub enum PullError {
     Unpack(#[from] UnpackError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the unpacking worker panicked")]
+    #[error("the image worker panicked")]
     Worker,
 }
 
@@ -88,9 +88,14 @@ pub(super) async fn pull(
         return Err(pull.session_odd("a configuration that does not fit its layers"));
     }
     let layers = pull.layers(store, &manifest, &config).await?;
-    let id = store.write_blob(&config_bytes)?;
-    let manifest = store.write_blob(&manifest_bytes)?;
-    Ok(store.add(NewImage { id, manifest, top, reference: Some(reference), layers, config: &config, pinned: false })?)
+    let (store, reference) = (store.clone(), reference.clone());
+    let added = tokio::task::spawn_blocking(move || {
+        let id = store.write_blob(&config_bytes)?;
+        let manifest = store.write_blob(&manifest_bytes)?;
+        let reference = Some(&reference);
+        Ok(store.add(NewImage { id, manifest, top, reference, layers, config: &config, pinned: false })?)
+    });
+    added.await.map_err(|_| PullError::Worker)?
 }
 
 struct Pull<'a> {

@@ -1,11 +1,14 @@
 //! Which images exist: the index of names and ids, the small blobs, and the unpacked layers.
 //!
-//! On disk: `index.json` (written whole, atomically), `blobs/sha256/<hex>` (manifests and configurations) and
-//! `layers/<chain>/fs` (unpacked once, shared by every image and container on the same chain). A layer directory is renamed into
-//! place when it is whole, so its existence is its completeness. Layer archives are not kept.
+//! On disk: `index.json`, `blobs/sha256/<hex>` (manifests and configurations) and `layers/<chain>/fs` (unpacked once, shared by every
+//! image and container on the same chain). Layer archives are not kept.
+//!
+//! Invariants: every file is written whole, atomically and durably. A layer directory is renamed into place with its `layer.json`
+//! once all of its content is on disk, and renamed away before its content is removed: one without a usable `layer.json` is not
+//! complete, and is removed when the store is opened, as are images without their layers. Both can be pulled again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,13 +21,15 @@ use super::limits::ImageLimits;
 use super::manifest::{ImageConfig, ProcessConfig};
 use super::reference::Reference;
 use crate::disk;
+use crate::record::{self, ReadError};
+
+/// The record of a layer in its directory.
+const LAYER_RECORD: &str = "layer.json";
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot {step} in the image store: {source}")]
     Io { step: &'static str, source: io::Error },
-    #[error("image store index {path} is damaged: {source}")]
-    Damaged { path: PathBuf, source: serde_json::Error },
     #[error("image {0} not found")]
     NotFound(String),
     #[error("cannot set up TLS for registries: {0}")]
@@ -57,6 +62,13 @@ struct Index {
     layer_sizes: BTreeMap<Digest, u64>,
 }
 
+/// `layer.json`.
+#[derive(Serialize, Deserialize)]
+struct LayerRecord {
+    /// Of its files.
+    bytes: u64,
+}
+
 struct Inner {
     index: Index,
     /// How many containers stand on each layer; such layers outlive their image.
@@ -70,6 +82,27 @@ pub(crate) struct Store {
     inner: Mutex<Inner>,
     /// Imports and pulls under way: their layers are not yet any image's, so nothing is collected meanwhile.
     busy: AtomicUsize,
+}
+
+/// A layer directory in the making: it is gone when dropped, unless it was committed.
+pub(crate) struct NewLayer {
+    path: PathBuf,
+    /// Opened before anything is written, as a sync reports the failures since then.
+    directory: File,
+}
+
+impl NewLayer {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for NewLayer {
+    fn drop(&mut self) {
+        if let Err(error) = disk::remove(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "an unfinished layer is not removed before the next start");
+        }
+    }
 }
 
 /// Held while layers are being added.
@@ -94,17 +127,70 @@ impl Store {
         // Whatever a crash left half-made.
         disk::empty(&root.join("tmp")).map_err(io_error("clean up"))?;
         let path = root.join("index.json");
-        let index = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|source| StoreError::Damaged { path, source })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Index::default(),
-            Err(source) => return Err(io_error("read the index")(source)),
+        let index = match record::read(&path) {
+            Ok(index) => index,
+            Err(ReadError::Damaged(reason)) => {
+                let moved_to = disk::set_aside(&path, &root.join("damaged"), "index.json");
+                let moved_to = moved_to.map_err(io_error("move a damaged index aside"))?;
+                tracing::warn!(
+                    file = %path.display(), moved_to = %moved_to.display(), reason,
+                    "the index of images is damaged and was moved aside: images are pulled again"
+                );
+                Index::default()
+            }
+            Err(error) if error.is_not_found() => Index::default(),
+            Err(ReadError::Io(source)) => return Err(io_error("read the index")(source)),
         };
-        Ok(Self {
+        let store = Self {
             root: root.to_owned(),
             limits,
             inner: Mutex::new(Inner { index, leases: BTreeMap::new() }),
             busy: AtomicUsize::new(0),
-        })
+        };
+        store.drop_incomplete()?;
+        Ok(store)
+    }
+
+    /// Removes layers that are not complete, and images that lack one.
+    fn drop_incomplete(&self) -> Result<(), StoreError> {
+        let index = &mut self.inner.lock().index;
+        let recorded = std::mem::take(&mut index.layer_sizes);
+        for entry in fs::read_dir(self.root.join("layers")).map_err(io_error("list layers"))? {
+            let path = entry.map_err(io_error("list layers"))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let chain = format!("sha256:{name}").parse::<Digest>().ok();
+            let record = record::read::<LayerRecord>(&path.join(LAYER_RECORD)).map(|record| record.bytes);
+            let bytes = match (&chain, record) {
+                (Some(chain), Err(error)) if error.is_not_found() => {
+                    // The first version kept its records in the index.
+                    recorded.get(chain).copied().ok_or(error)
+                }
+                (_, record) => record,
+            };
+            match (chain, bytes) {
+                (Some(chain), Ok(bytes)) if path.join("fs").is_dir() => drop(index.layer_sizes.insert(chain, bytes)),
+                (_, bytes) => {
+                    let reason = bytes.err().map(|error| error.to_string());
+                    tracing::warn!(layer = %path.display(), reason, "a layer is not complete: it is removed");
+                    self.remove_layer(&path)?;
+                }
+            }
+        }
+        let layers = &index.layer_sizes;
+        index.images.retain(|id, image| {
+            let is_whole = image.layers.iter().all(|layer| layers.contains_key(layer));
+            if !is_whole {
+                tracing::warn!(image = %id, names = ?image.tags, "an image lacks layers: it must be pulled again");
+            }
+            is_whole
+        });
+        Ok(())
+    }
+
+    /// In two steps, so that what is left in its place is never half of it.
+    fn remove_layer(&self, path: &Path) -> Result<(), StoreError> {
+        let away = self.temporary();
+        fs::rename(path, &away).and_then(|()| disk::remove(&away)).map_err(io_error("remove a layer"))
     }
 
     pub(crate) fn temporary(&self) -> PathBuf {
@@ -127,17 +213,31 @@ impl Store {
         self.layer(chain).is_dir()
     }
 
+    /// A directory in which to make a layer.
+    pub(crate) fn new_layer(&self) -> Result<NewLayer, StoreError> {
+        let path = self.temporary();
+        let opened = fs::create_dir(&path).and_then(|()| File::open(&path));
+        Ok(NewLayer { directory: opened.map_err(io_error("make a layer"))?, path })
+    }
+
     /// Makes an unpacked directory (holding `fs`) the layer `chain`. If somebody was faster, theirs stays.
-    pub(crate) fn commit_layer(&self, chain: &Digest, unpacked: &Path, bytes: u64) -> Result<(), StoreError> {
+    pub(crate) fn commit_layer(&self, chain: &Digest, layer: &NewLayer, bytes: u64) -> Result<(), StoreError> {
+        let layers = self.root.join("layers");
+        let written = || -> io::Result<()> {
+            fs::write(layer.path.join(LAYER_RECORD), record::encode(&LayerRecord { bytes })?)?;
+            // One sync of the file system is many times cheaper than one of each file.
+            Ok(rustix::fs::syncfs(&layer.directory)?)
+        };
+        written().map_err(io_error("write a layer to disk"))?;
         let mut inner = self.inner.lock();
-        match fs::rename(unpacked, self.root.join("layers").join(chain.hex())) {
+        match fs::rename(&layer.path, layers.join(chain.hex())) {
             Ok(()) => {
                 inner.index.layer_sizes.insert(chain.clone(), bytes);
             }
-            Err(_) if self.has_layer(chain) => drop(fs::remove_dir_all(unpacked)),
+            Err(_) if self.has_layer(chain) => return Ok(()),
             Err(source) => return Err(io_error("commit a layer")(source)),
         }
-        Ok(())
+        disk::sync_directory(&layers).map_err(io_error("commit a layer"))
     }
 
     pub(crate) fn blob(&self, digest: &Digest) -> PathBuf {
@@ -146,7 +246,10 @@ impl Store {
 
     pub(crate) fn write_blob(&self, bytes: &[u8]) -> Result<Digest, StoreError> {
         let digest = Digest::of(bytes);
-        disk::write_atomically(&self.blob(&digest), bytes).map_err(io_error("write a blob"))?;
+        if fs::read(self.blob(&digest)).is_ok_and(|there| there == bytes) {
+            return Ok(digest);
+        }
+        disk::write_durably(&self.blob(&digest), bytes).map_err(io_error("write a blob"))?;
         Ok(digest)
     }
 
@@ -238,18 +341,22 @@ impl Store {
         }
         let needed = needed_layers(inner);
         let blobs: BTreeSet<_> = inner.index.images.values().flat_map(|i| [i.id.clone(), i.manifest.clone()]).collect();
-        let keep_layer = |hex: &str| needed.iter().any(|layer| layer.hex() == hex);
         let keep_blob = |hex: &str| blobs.iter().any(|blob| blob.hex() == hex);
-        disk::prune(&self.root.join("layers"), keep_layer).map_err(io_error("remove layers"))?;
-        disk::prune(&self.root.join("blobs/sha256"), keep_blob).map_err(io_error("remove blobs"))?;
         inner.index.layer_sizes.retain(|layer, _| needed.contains(layer));
-        self.save(&inner.index)
+        self.save(&inner.index)?;
+        for entry in fs::read_dir(self.root.join("layers")).map_err(io_error("list layers"))? {
+            let entry = entry.map_err(io_error("list layers"))?;
+            if !needed.iter().any(|layer| entry.file_name() == layer.hex()) {
+                self.remove_layer(&entry.path())?;
+            }
+        }
+        disk::prune(&self.root.join("blobs/sha256"), keep_blob).map_err(io_error("remove blobs"))
     }
 
     fn save(&self, index: &Index) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec(index)
-            .map_err(|source| StoreError::Damaged { path: self.root.join("index.json"), source })?;
-        disk::write_atomically(&self.root.join("index.json"), &bytes).map_err(io_error("write the index"))
+        let written =
+            record::encode(index).and_then(|bytes| disk::write_durably(&self.root.join("index.json"), &bytes));
+        written.map_err(io_error("write the index"))
     }
 
     /// Unpacked bytes of all layers.

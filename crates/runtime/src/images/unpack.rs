@@ -5,7 +5,7 @@
 //! name is resolved with `RESOLVE_IN_ROOT`, so no `..`, absolute path or symbolic link leads out of the layer.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::digest::{Digest, Hashing};
 use super::limits::{ImageLimits, LimitError, Meter, Metered};
-use crate::overlay;
+use crate::{disk, overlay};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -65,7 +65,8 @@ pub(crate) fn unpack(
     }
 }
 
-fn unpack_here(
+/// The same with the digest as a result, for a thread that may get a mount namespace of its own.
+pub(crate) fn unpack_here(
     archive: impl Read,
     lower: &[PathBuf],
     target: &Path,
@@ -341,15 +342,7 @@ fn remove(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     if Path::new(name).file_name() != Some(name) || name.as_bytes().contains(&b'/') {
         return Err(invalid("only an entry of a directory can be removed from it"));
     }
-    match rfs::unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
-            let mut path = OsString::from(format!("/proc/self/fd/{}/", parent.as_raw_fd()));
-            path.push(name);
-            fs::remove_dir_all(path)
-        }
-        Err(error) => Err(error.into()),
-    }
+    disk::remove_at(parent, Path::new(name))
 }
 
 fn ids<R: Read>(entry: &Entry<'_, R>) -> io::Result<(Uid, Gid)> {

@@ -460,8 +460,11 @@ impl Server {
         let _ = container.save();
         container.pidfd = None;
         let event = Event::Exited { container: id.clone(), state: container.state.clone() };
+        let state_file = container.state_file();
         self.unwatch(closed);
         self.tell(event);
+        // The outcome is of use after a reboot too, but nobody has to wait for that.
+        let _ = disk::sync(&state_file);
     }
 
     fn reply(&mut self, client: u64, call: u64, result: Result<Answer, String>, fds: &[OwnedFd]) {
@@ -488,8 +491,12 @@ impl Server {
 }
 
 impl Container {
+    fn state_file(&self) -> PathBuf {
+        self.directory.join("state.json")
+    }
+
     fn save(&self) -> io::Result<()> {
-        disk::write_atomically(&self.directory.join("state.json"), &serde_json::to_vec(&self.state)?)
+        disk::write_atomically(&self.state_file(), &serde_json::to_vec(&self.state)?)
     }
 }
 
