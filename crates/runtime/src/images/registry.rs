@@ -25,7 +25,8 @@ use serde::Deserialize;
 use super::pull::PullError;
 use super::reference::Reference;
 
-const MAX_REDIRECTS: usize = 5;
+/// For one resource: redirects, and the request that is repeated with a credential.
+const MAX_REQUESTS: usize = 6;
 const MAX_TOKEN_BYTES: usize = 1 << 20;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const SYSTEM_BUNDLES: [&str; 4] = [
@@ -156,22 +157,29 @@ pub(crate) struct Session<'a> {
 
 impl Session<'_> {
     /// `GET /v2/<repository>/<path>`, authenticated if asked for, redirects followed.
+    ///
+    /// A credential is for the registry, and for the token service that the registry itself names. Once a redirect has led elsewhere
+    /// nothing is sent that proves who asks, and no challenge is answered: neither there nor where that leads to.
     pub(crate) async fn get(&self, path: &str, accept: &[&str]) -> Result<Response<Incoming>, PullError> {
         let mut uri = self.uri(path)?;
-        let home = uri.authority().cloned();
-        let mut challenged = false;
-        for _ in 0..MAX_REDIRECTS {
-            // A credential is for the registry, not for whatever storage it points to.
-            let authorization = if uri.authority() == home.as_ref() { self.authorization.lock().clone() } else { None };
+        let (mut is_home, mut challenged) = (true, false);
+        for _ in 0..MAX_REQUESTS {
+            let authorization = if is_home { self.authorization.lock().clone() } else { None };
             let response = self.client.get(&uri, accept, authorization.as_deref()).await?;
             match response.status() {
-                StatusCode::UNAUTHORIZED if !challenged => {
+                StatusCode::UNAUTHORIZED if is_home && !challenged => {
                     challenged = true;
-                    let answer = self.answer_challenges(&response).await?;
+                    let answer = self.answer_challenges(&uri, &response).await?;
                     *self.authorization.lock() = Some(answer);
                 }
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !is_home => {
+                    let host = uri.authority().map_or("", |authority| authority.as_str());
+                    return Err(self.denied(&format!("{host}, to which the registry redirects, refused")));
+                }
                 status if status.is_redirection() => {
-                    uri = redirect(&uri, &response).ok_or_else(|| self.odd("a redirect to nowhere"))?
+                    let to = redirect(&uri, &response).ok_or_else(|| self.odd("a redirect to nowhere"))?;
+                    is_home &= same_origin(&uri, &to);
+                    uri = to;
                 }
                 StatusCode::OK => return Ok(response),
                 StatusCode::NOT_FOUND => return Err(PullError::NotFound(self.reference.to_string())),
@@ -193,11 +201,12 @@ impl Session<'_> {
             .map_err(|_| self.odd("a malformed name"))
     }
 
-    async fn answer_challenges(&self, response: &Response<Incoming>) -> Result<String, PullError> {
+    /// The value of `Authorization` that a challenge by the registry at `asked` calls for.
+    async fn answer_challenges(&self, asked: &Uri, response: &Response<Incoming>) -> Result<String, PullError> {
         for challenge in response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()) {
             match challenge.split_once(' ') {
                 Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => {
-                    return self.token(&parameters(rest)).await;
+                    return self.token(asked, &parameters(rest)).await;
                 }
                 Some((scheme, _)) if scheme.eq_ignore_ascii_case("basic") => {
                     let basic = self.credentials.and_then(Credentials::basic);
@@ -211,7 +220,7 @@ impl Session<'_> {
     }
 
     /// Asks the token service that the registry named.
-    async fn token(&self, challenge: &[(String, String)]) -> Result<String, PullError> {
+    async fn token(&self, asked: &Uri, challenge: &[(String, String)]) -> Result<String, PullError> {
         let get = |name: &str| challenge.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let realm = get("realm").ok_or_else(|| self.odd("an authentication challenge without realm"))?;
         let fallback = format!("repository:{}:pull", self.reference.repository);
@@ -222,7 +231,7 @@ impl Session<'_> {
         }
         let separator = if realm.contains('?') { '&' } else { '?' };
         let uri: Uri = format!("{realm}{separator}{query}").parse().map_err(|_| self.odd("a malformed realm"))?;
-        if uri.scheme_str() != Some("https") && !uri.host().is_some_and(is_loopback) {
+        if !may_authenticate(asked, &uri) {
             return Err(self.denied("the registry wants credentials sent in clear text"));
         }
         let authorization = match self.credentials {
@@ -266,6 +275,22 @@ fn is_loopback(authority: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
+/// Whether a registry may name this token service: one that is reached over https, or on this machine like the registry itself.
+fn may_authenticate(registry: &Uri, realm: &Uri) -> bool {
+    match realm.scheme_str() {
+        Some("https") => true,
+        Some("http") => {
+            registry.scheme_str() == Some("http") && realm.authority().is_some_and(|a| is_loopback(a.host()))
+        }
+        _ => false,
+    }
+}
+
+/// Scheme, host and port alike. User names in an address count as well: nobody but an attacker writes them there.
+fn same_origin(one: &Uri, other: &Uri) -> bool {
+    one.scheme() == other.scheme() && one.authority() == other.authority()
+}
+
 /// Never from https to http.
 fn redirect(from: &Uri, response: &Response<Incoming>) -> Option<Uri> {
     let location = response.headers().get(LOCATION)?.to_str().ok()?;
@@ -280,7 +305,7 @@ fn redirect(from: &Uri, response: &Response<Incoming>) -> Option<Uri> {
 }
 
 /// `key="value",key="value"`; values may hold commas.
-fn parameters(text: &str) -> Vec<(String, String)> {
+pub(crate) fn parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some((key, after)) = rest.split_once('=') {
@@ -295,7 +320,7 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     found
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~' | b':' | b'/' | b',');
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
@@ -332,6 +357,40 @@ mod tests {
         let refused = Client::new(None)?.get(&uri, &[], None).await.err().ok_or("trusted")?;
         assert!(refused.to_string().contains("certificate"), "{refused}");
         Ok(())
+    }
+
+    #[test]
+    fn credentials_are_not_sent_in_clear_text() {
+        for (registry, realm, want) in [
+            ("https://r.io/v2/", "https://auth.io/token", true),
+            ("https://r.io/v2/", "http://auth.io/token", false),
+            ("https://r.io/v2/", "http://127.0.0.1/token", false),
+            ("https://r.io/v2/", "http://localhost:5000/token", false),
+            ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:6000/token", true),
+            ("http://127.0.0.1:5000/v2/", "http://[::1]:6000/token", true),
+            ("http://127.0.0.1:5000/v2/", "https://auth.io/token", true),
+            ("http://127.0.0.1:5000/v2/", "http://auth.io/token", false),
+            ("http://127.0.0.1:5000/v2/", "http://127.0.0.1@auth.io/token", false),
+            ("http://127.0.0.1:5000/v2/", "/token", false),
+        ] {
+            let (from, to) = (registry.parse().expect(registry), realm.parse().expect(realm));
+            assert_eq!(may_authenticate(&from, &to), want, "{registry} names {realm}");
+        }
+    }
+
+    #[test]
+    fn only_an_address_with_the_same_scheme_host_and_port_is_the_registry() {
+        let home: Uri = "https://r.io/v2/x".parse().expect("an address");
+        for (other, want) in [
+            ("https://r.io/elsewhere", true),
+            ("https://R.IO/elsewhere", true),
+            ("http://r.io/v2/x", false),
+            ("https://r.io:444/v2/x", false),
+            ("https://user@r.io/v2/x", false),
+            ("https://r.io.evil.com/v2/x", false),
+        ] {
+            assert_eq!(same_origin(&home, &other.parse().expect(other)), want, "{other}");
+        }
     }
 
     #[test]
