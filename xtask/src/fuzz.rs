@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 14] = [
     "json",
     "protobuf",
     "patch",
@@ -22,9 +22,12 @@ const TARGETS: [&str; 11] = [
     "cel",
     "requests",
     "auth_files",
+    "layers",
+    "manifests",
+    "shim",
 ];
 /// What is followed, beside the targets themselves.
-const FOLLOWED: [&str; 4] = ["api", "apiserver", "cel", "spdy"];
+const FOLLOWED: [&str; 5] = ["api", "apiserver", "cel", "runtime", "spdy"];
 const FLAGS: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

@@ -2,6 +2,7 @@
 
 mod builtin;
 mod digest;
+pub(crate) mod fuzzing;
 mod import;
 mod limits;
 mod manifest;

@@ -11,6 +11,8 @@ mod cgroup;
 mod container;
 mod disk;
 mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 mod images;
 mod memory;
 mod network;

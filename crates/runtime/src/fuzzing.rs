@@ -1,0 +1,44 @@
+//! Entrances for fuzzing: what reads bytes of registries, archives and containers, and does not leave the crate otherwise.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use crate::images::fuzzing as images;
+use crate::images::{ImageLimits, UnpackError};
+use crate::shim::protocol::{self, Call, FromShim};
+
+/// Unpacks a layer into `target/fs`, and returns the bytes of its files. The layer's digest is not checked.
+///
+/// # Errors
+/// The archive cannot be read, or exceeds the limits.
+pub fn unpack_layer(layer: impl Read, target: &Path, limits: ImageLimits) -> Result<u64, UnpackError> {
+    images::unpack_layer(layer, target, limits)
+}
+
+/// Reads `bytes` as every kind of document that describes an image, and checks what must hold of each.
+pub fn read_documents(bytes: &[u8]) {
+    images::read_documents(bytes);
+}
+
+/// Reads `text` as the name of an image and as a registry's challenge, and checks what must hold of each.
+pub fn read_texts(text: &str) {
+    images::read_texts(text);
+}
+
+/// Receives a message as the shim does, and as the runtime does.
+pub fn receive(shims: &OwnedFd, runtimes: &OwnedFd) {
+    if let Ok(Some((call, _))) = protocol::receive::<Call>(shims) {
+        same_again(&call);
+    }
+    if let Ok(Some((message, _))) = protocol::receive::<FromShim>(runtimes) {
+        same_again(&message);
+    }
+}
+
+/// What was understood is written and understood as the same.
+fn same_again<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) {
+    let written = serde_json::to_vec(message).unwrap_or_default();
+    let again = serde_json::from_slice::<T>(&written).ok().and_then(|again| serde_json::to_vec(&again).ok());
+    assert_eq!(again.as_ref(), Some(&written));
+}
