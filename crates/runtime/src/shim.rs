@@ -15,6 +15,7 @@ mod process;
 pub(crate) mod protocol;
 mod seccomp;
 mod server;
+mod targets;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

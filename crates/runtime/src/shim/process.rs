@@ -16,6 +16,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::complaints;
 use super::executor::Exec;
 use super::protocol::{ContainerSetup, ProcessSetup};
+use super::targets;
 use crate::overlay;
 
 /// As much as a pipe holds.
@@ -108,6 +109,7 @@ pub(super) fn create(
             .and_then(|()| overlay::mount_overlay(&setup.lower, &at("upper"), &at("work"), &setup.rootfs))
             .and_then(|()| make_directory(&setup.rootfs, &setup.working_directory))
             .map_err(|e| LibcontainerError::Other(format!("cannot prepare the root filesystem: {e}")))?;
+        targets::check(&setup.rootfs, directory).map_err(|e| LibcontainerError::Other(e.to_string()))?;
         let container = builder.as_init(directory).with_systemd(false).with_detach(true).build()?;
         container
             .pid()
