@@ -45,6 +45,7 @@ pub use shim::shim_main;
 use container::Container;
 use events::Events;
 use sandbox::Sandbox;
+use shim::program::Program;
 use streaming::Streaming;
 
 /// What a runtime needs to know.
@@ -68,6 +69,10 @@ pub enum OpenError {
         "overlayfs does not work on {path}: {source}. Use a data directory on ext4, xfs or btrfs, and a kernel with overlayfs"
     )]
     Overlay { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot make a read-only mount of the shim's program {path}: {source}. It needs CAP_SYS_ADMIN and Linux 5.12"
+    )]
+    Shim { path: PathBuf, source: io::Error },
     #[error("no cgroup hierarchy with a memory controller is mounted at /sys/fs/cgroup")]
     Cgroup,
     #[error(transparent)]
@@ -81,6 +86,8 @@ pub enum OpenError {
 /// The runtime. Cheap to share; drop it and every pod goes on.
 pub struct Runtime {
     config: Config,
+    /// What [`Config::shim`] names, as it is executed.
+    shim: Program,
     images: Images,
     events: Events,
     streaming: Streaming,
@@ -107,10 +114,13 @@ impl Runtime {
         if !cgroup::is_v2() && !std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
             return Err(OpenError::Cgroup);
         }
+        let shim =
+            Program::open(&config.shim.0).map_err(|source| OpenError::Shim { path: config.shim.0.clone(), source })?;
         let images = Images::open(&config.root.join("images"), config.registry_ca.as_deref(), config.image_limits)?;
         let streaming = Streaming::bind().await.map_err(OpenError::Streaming)?;
         let runtime = Arc::new_cyclic(|me| Self {
             config,
+            shim,
             images,
             events: Events::new(),
             streaming,

@@ -139,9 +139,10 @@ impl Runtime {
 
     /// The started process forks the shim proper and ends when that one serves.
     async fn start_shim(&self, directory: &Path) -> Result<(), SandboxError> {
-        let (program, arguments) = &self.config.shim;
-        let started = tokio::process::Command::new(program)
-            .args(arguments)
+        let started = self
+            .shim
+            .command()
+            .args(&self.config.shim.1)
             .arg(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -12,6 +12,7 @@ pub(crate) mod link;
 mod logs;
 mod namespaces;
 mod process;
+pub(crate) mod program;
 pub(crate) mod protocol;
 mod seccomp;
 mod server;
@@ -98,6 +99,8 @@ fn serve(directory: &Path, mut told: std::io::PipeWriter) -> Result<(), StartErr
 fn detach(directory: &Path) -> Result<(), StartError> {
     let detach = || -> std::io::Result<()> {
         setsid()?;
+        // It was executed by a descriptor, whose number would be its name.
+        nix::sys::prctl::set_name(c"ferry-shim")?;
         std::env::set_current_dir("/")?;
         nix::sys::prctl::set_child_subreaper(true)?;
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));

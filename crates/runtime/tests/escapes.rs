@@ -75,3 +75,22 @@ async fn no_volume_is_mounted_over_proc() -> Result<()> {
     }
     bed.finish().await
 }
+
+/// CVE-2019-5736: a process of the container makes one that enters it execute `/proc/self/exe`, and writes to what that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_program_cannot_be_overwritten_from_a_container() -> Result<()> {
+    let bed = Bed::start().await?;
+    import(&bed, json!({}), |layer| layer.symlink("trap", "/proc/self/exe")).await?;
+    let sandbox = bed.sandbox("pod").await?;
+    let id = bed.run_with(&sandbox, hostile(&["sleep"])).await?;
+    for program in ["/trap", "/proc/self/exe"] {
+        let answer = bed.exec(&id, &[program, "overwrite", "/proc/self/exe"]).await?;
+        assert_eq!(String::from_utf8(answer.stdout)?, "ReadOnlyFilesystem\n", "{program}");
+    }
+    let directory = bed.directory.path().join("sandboxes").join(&sandbox).display().to_string();
+    for pid in processes_of_now(&directory) {
+        let opened = std::fs::OpenOptions::new().write(true).truncate(true).open(format!("/proc/{pid}/exe"));
+        assert_eq!(opened.map(drop).map_err(|error| error.kind()), Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    }
+    bed.finish().await
+}

@@ -42,6 +42,11 @@ fn main() {
                 fail(&error.to_string());
             }
         }
+        // Opening it to empty it fails with the kernel's reason before anything is emptied.
+        ["overwrite", path] => match std::fs::OpenOptions::new().write(true).truncate(true).open(path) {
+            Ok(_) => println!("overwritten"),
+            Err(error) => println!("{:?}", error.kind()),
+        },
         ["list", path] => {
             let mut names: Vec<_> =
                 std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
