@@ -94,3 +94,15 @@ async fn the_hosts_program_cannot_be_overwritten_from_a_container() -> Result<()
     }
     bed.finish().await
 }
+
+/// CVE-2020-8557 and what is like it: files that the runtime makes for a pod fill the node's disk, outside of every limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_a_pod_may_write_are_bounded() -> Result<()> {
+    let bed = Bed::start().await?;
+    let sandbox = bed.sandbox("pod").await?;
+    for file in ["/etc/resolv.conf", "/etc/hostname"] {
+        let (_, output) = bed.output(&sandbox, &["fill", file]).await?;
+        assert!(output.ends_with("StorageFull))"), "{file}: {output}");
+    }
+    bed.finish().await
+}

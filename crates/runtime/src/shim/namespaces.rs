@@ -23,12 +23,19 @@ pub(super) enum NamespaceError {
     Child(String),
 }
 
+/// Files of the pod that its containers may write. They are on the pod's tmpfs, whose size bounds them: on the node's disk a container
+/// could fill it, unseen by the limits on its local storage.
+const WRITABLE_FILES: [&str; 2] = ["hostname", "resolv.conf"];
+
 /// Makes the namespaces `pod.json` asks for and binds them to `ns/{net,ipc,uts,pid}`.
 pub(super) fn set_up(directory: &Path) -> Result<(), NamespaceError> {
     let setup: PodSetup = read_json(&directory.join("pod.json")).map_err(NamespaceError::Setup)?;
     let at = directory.join("ns");
     fs::create_dir_all(&at).map_err(NamespaceError::Setup)?;
     make_mount_point(&directory.join("mnt"), !setup.host_ipc).map_err(NamespaceError::Mount)?;
+    for name in WRITABLE_FILES {
+        fs::copy(directory.join(name), directory.join("mnt").join(name)).map_err(NamespaceError::Setup)?;
+    }
     in_child(|| make(&setup, &at))?;
     if setup.share_pid {
         in_child(|| make_pid(&at))?;

@@ -30,7 +30,10 @@ pub(super) fn build(input: &Input<'_>, security: &LinuxContainerSecurityContext)
     for (destination, file) in [("/etc/hostname", "hostname"), ("/etc/resolv.conf", "resolv.conf")] {
         if !taken(destination) {
             let rw = if security.readonly_rootfs { "ro" } else { "rw" };
-            all.push(bind(destination, &input.sandbox_directory.join(file), &["rbind", "rprivate", rw]));
+            // The pods of an older release have them on the node's disk only.
+            let bounded = input.sandbox_directory.join("mnt").join(file);
+            let source = if bounded.exists() { bounded } else { input.sandbox_directory.join(file) };
+            all.push(bind(destination, &source, &["rbind", "rprivate", rw]));
         }
     }
     let mut ordered: Vec<&Mount> = input.config.mounts.iter().collect();

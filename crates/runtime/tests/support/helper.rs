@@ -47,6 +47,7 @@ fn main() {
             Ok(_) => println!("overwritten"),
             Err(error) => println!("{:?}", error.kind()),
         },
+        ["fill", path] => fill(path),
         ["list", path] => {
             let mut names: Vec<_> =
                 std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -115,6 +116,14 @@ fn eat(megabytes: usize) {
         eaten.push(vec![1u8; 1 << 20]);
     }
     println!("ate {}", eaten.len());
+}
+
+/// Appends to a file until it cannot, and says how many MiB it took.
+fn fill(path: &str) {
+    let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+    let block = vec![0; 1 << 20];
+    let error = (0..200).map(|n| file.write_all(&block).map_err(|error| (n, error.kind()))).find_map(Result::err);
+    println!("{error:?}");
 }
 
 /// Writes to both outputs for ever, as fast as it can.
