@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{host_name, public_address};
 use crate::control_plane::{self, Settings};
 use crate::node;
-use crate::pki::Identity;
+use crate::pki::{Identity, make_private};
 use crate::{cli, etcd, reload, remote};
 
 pub(crate) use self::kubelet::kubelet;
@@ -153,7 +153,7 @@ pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
 /// Answers CRI on a unix socket until drained.
 pub(crate) async fn serve_cri(path: &Path, runtime: Arc<runtime::Runtime>, drain: CancellationToken) -> Result<()> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+        make_private(parent)?;
     }
     // A socket left by a process that was killed; a live one would hold the store's lock.
     let _ = std::fs::remove_file(path);

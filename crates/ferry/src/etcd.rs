@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::alone::{authorities, identity, until_signalled};
-use crate::pki::{Pki, good_for};
+use crate::pki::{Pki, good_for, make_private};
 use crate::renewal::{Renewal, Shown};
 use crate::{cli, control_plane};
 
@@ -96,7 +96,7 @@ async fn listener(url: &str, tls: Option<Arc<ServerConfig>>) -> Result<Listener>
 /// Only root reaches the socket.
 pub(crate) fn unix(path: &Path) -> Result<Listener> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+        make_private(parent)?;
     }
     let _ = std::fs::remove_file(path);
     let socket = UnixListener::bind(path)?;

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Pki {
 impl Pki {
     /// Opens the authority, or makes one.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        close_to_others(dir)?;
         let (certificate, key) = (dir.join("ca.crt"), dir.join("ca.key"));
         if !certificate.exists() {
             let made = new_authority()?;
@@ -223,6 +223,22 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Makes a directory of Ferry's own that only root may enter, and closes one that others could enter.
+pub(crate) fn close_to_others(dir: &Path) -> Result<()> {
+    make_private(dir)?;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))
+        .with_context(|| format!("cannot close {} to other users", dir.display()))
+}
+
+/// Makes a directory that only root may enter. One that exists keeps its mode: it may be anything that a flag names.
+pub(crate) fn make_private(dir: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("cannot create {}", dir.display()))
+}
+
 /// Whole or not at all, and for its owner alone.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension("tmp");
@@ -240,8 +256,6 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -262,6 +276,21 @@ mod tests {
             }
         }
         assert_eq!(keys, 5);
+    }
+
+    #[test]
+    fn directories_of_keys_and_sockets_are_closed_to_other_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let pki = dir.path().join("a/pki");
+        make_private(&pki).unwrap();
+        assert_eq!((mode(&pki), mode(&dir.path().join("a"))), (0o700, 0o700));
+        // As an older release left it.
+        std::fs::set_permissions(&pki, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make_private(&pki).unwrap();
+        assert_eq!(mode(&pki), 0o755);
+        Pki::open(&pki).unwrap();
+        assert_eq!(mode(&pki), 0o700);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// Every reason why this machine cannot run pods, with what to do about each.
 pub(crate) fn check(data_dir: &Path) -> Result<()> {
     ensure!(nix::unistd::geteuid().is_root(), "containers need root: run it with sudo");
-    std::fs::create_dir_all(data_dir).with_context(|| {
+    crate::pki::make_private(data_dir).with_context(|| {
         format!("the data directory {} cannot be created; choose another with --data-dir", data_dir.display())
     })?;
     writable(data_dir)?;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use apiserver::ServiceRanges;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -23,8 +23,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(options: Server) -> Result<()> {
     let listener = control_plane::bind((options.bind_address, options.secure_port), "--secure-port").await?;
-    std::fs::create_dir_all(&options.data_dir)
-        .with_context(|| format!("cannot create {}", options.data_dir.display()))?;
+    pki::make_private(&options.data_dir)?;
     let (stop, api_drain) = (until_signalled()?, CancellationToken::new());
     let embedded = match options.etcd.etcd_servers.is_empty() {
         true => Some(control_plane::open_store(&options.data_dir.join("store"))?),

@@ -102,7 +102,7 @@ async fn publish(store: &dyn Store, token: &str, files: Files) -> Result<Result<
 
 /// Writes the keys into `dir`. Others that are there already belong to another cluster.
 fn keep(dir: &Path, files: &Files) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    pki::close_to_others(dir)?;
     for (name, text) in files {
         let path = dir.join(name);
         match std::fs::read_to_string(&path) {

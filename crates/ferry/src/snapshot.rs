@@ -91,7 +91,7 @@ async fn write(source: &dyn Store, draft: &Path) -> Result<()> {
 }
 
 fn restore_into(file: &Path, data_dir: &Path, bump_revision: i64) -> Result<Summary> {
-    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
+    crate::pki::make_private(data_dir)?;
     Ok(restore(file, &data_dir.join("store"), bump_revision)?)
 }
 

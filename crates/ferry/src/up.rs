@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use apiserver::{ApiServer, ServiceRanges};
 use client::Informers;
 use tokio::sync::watch;
@@ -228,7 +228,7 @@ async fn start_node(
 
     let drain = running.node_drain.clone();
     let sockets = data.join("run");
-    std::fs::create_dir_all(&sockets).with_context(|| format!("cannot create {}", sockets.display()))?;
+    pki::close_to_others(&sockets)?;
     let (cri, import) = (sockets.join("runtime.sock"), sockets.join("import.sock"));
     let (own, ended) = (runtime.clone(), drain.clone());
     running.node("CRI socket", async move { alone::serve_cri(&cri, own, ended).await });

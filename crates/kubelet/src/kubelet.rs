@@ -1,6 +1,7 @@
 //! Builds a kubelet from its configuration and runs its parts until the drain.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,9 +65,13 @@ impl Kubelet {
     /// # Errors
     /// When one of these fails; nothing is left running.
     pub async fn build(config: Config) -> Result<Self, BuildError> {
-        for path in [config.root_dir.join("pods"), config.pod_logs_dir.clone()] {
-            std::fs::create_dir_all(&path).map_err(|source| BuildError::Folder { path, source })?;
+        let pods = config.root_dir.join("pods");
+        for path in [&pods, &config.pod_logs_dir] {
+            std::fs::create_dir_all(path).map_err(|source| BuildError::Folder { path: path.clone(), source })?;
         }
+        // Volumes hold secrets, and files whose owners are users of the node by number alone.
+        std::fs::set_permissions(&pods, std::fs::Permissions::from_mode(0o700))
+            .map_err(|source| BuildError::Folder { path: pods, source })?;
         let version = config.cri.version(VersionRequest { version: "0.1.0".to_owned() }).await;
         let version = version.map_err(|status| BuildError::Runtime(Box::new(status)))?;
         let machine =

@@ -29,7 +29,8 @@ mod streaming;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -108,7 +109,9 @@ impl Runtime {
     /// The directory cannot be used, or the kernel lacks what containers need; the message says what to do.
     pub async fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let fail = |source| OpenError::Root { path: config.root.clone(), source };
-        std::fs::create_dir_all(config.root.join("sandboxes")).map_err(fail)?;
+        for name in ["images", "sandboxes"] {
+            close_to_others(&config.root.join(name)).map_err(fail)?;
+        }
         overlay::probe(&config.root.join("probe"))
             .map_err(|source| OpenError::Overlay { path: config.root.clone(), source })?;
         if !cgroup::is_v2() && !std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
@@ -135,4 +138,11 @@ impl Runtime {
     pub fn images(&self) -> &Images {
         &self.images
     }
+}
+
+/// Makes a directory that only its owner may enter, and closes one that others could enter. What is below it has the modes that
+/// images gave it, setuid programs among them.
+fn close_to_others(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }

@@ -4,6 +4,8 @@
 mod archive;
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+
 use anyhow::{Context, Result};
 use archive::{Layer, Packing};
 use cri::Cri;
@@ -134,6 +136,29 @@ async fn no_capability_is_inheritable() -> Result<()> {
         assert_ne!(mask("CapEff:"), Some("0000000000000000"));
     }
     bed.finish().await
+}
+
+/// CVE-2020-15257, CVE-2021-41103, CVE-2024-25621: other users of the node reach setuid programs of images, sockets and volumes.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_users_of_the_node_reach_no_state_and_no_socket() -> Result<()> {
+    let directory = Scratch::new()?;
+    let mode = |path: &std::path::Path| std::fs::metadata(path).map(|found| found.permissions().mode() & 0o777);
+    for name in ["images", "sandboxes"] {
+        // As an older release left it.
+        std::fs::create_dir(directory.path().join(name))?;
+        std::fs::set_permissions(directory.path().join(name), std::fs::Permissions::from_mode(0o755))?;
+    }
+    let runtime = runtime::Runtime::open(config(directory.path())).await?;
+    for name in ["images", "sandboxes"] {
+        assert_eq!(mode(&directory.path().join(name))?, 0o700, "{name}");
+    }
+    let group = group_for(directory.path());
+    let request =
+        RunPodSandboxRequest { config: Some(pod("pod", &directory.path().join("logs"), &group)), ..Default::default() };
+    let id = runtime.run_pod_sandbox(request).await?.pod_sandbox_id;
+    assert_eq!(mode(&directory.path().join("sandboxes").join(id).join("shim.sock"))?, 0o600);
+    remove_all(runtime.as_ref()).await?;
+    check_clean(directory.path(), &group)
 }
 
 /// CVE-2020-8557 and what is like it: files that the runtime makes for a pod fill the node's disk, outside of every limit.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +42,9 @@ impl Console {
         // By descriptor: the path may be longer than a socket address.
         let at = File::open(directory)?;
         let listener = UnixListener::bind(format!("/proc/self/fd/{}/{file}", at.as_raw_fd()))?;
-        Ok(Self { path: directory.join(file), listener })
+        let path = directory.join(file);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self { path, listener })
     }
 
     /// Called when the process is up: it has sent the descriptor before it said so.

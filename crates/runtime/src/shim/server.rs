@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,7 @@ impl Server {
             )?;
             let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", at.as_raw_fd()))?;
             rustix::net::bind(&listener, &address)?;
+            std::fs::set_permissions(directory.join(SOCKET), std::fs::Permissions::from_mode(0o600))?;
             rustix::net::listen(&listener, 16)?;
             let mut mask = SigSet::empty();
             mask.add(Signal::SIGCHLD);

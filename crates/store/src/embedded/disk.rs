@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, Read},
-    os::unix::fs::FileExt,
+    os::unix::fs::{DirBuilderExt as _, FileExt, PermissionsExt as _},
     path::Path,
 };
 
@@ -60,7 +60,12 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        // Secrets are in it.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        match fs::metadata(dir)?.permissions().mode() & 0o077 {
+            0 => Ok(()),
+            _ => fs::set_permissions(dir, fs::Permissions::from_mode(0o700)),
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

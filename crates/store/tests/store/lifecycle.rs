@@ -33,6 +33,20 @@ async fn a_second_open_names_the_process_that_holds_it() {
     }
 }
 
+/// Secrets are in it, and others could have been let in by an older release or a careless administrator.
+#[tokio::test]
+async fn other_users_cannot_enter_the_store() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let inside = dir.path().join("store");
+    for path in [dir.path(), &inside] {
+        drop(open(path).unwrap());
+        assert_eq!(mode(path), 0o700, "{}", path.display());
+    }
+}
+
 /// A file system of its own, unmounted at the end.
 struct Mount(tempfile::TempDir);
 
