@@ -183,6 +183,7 @@ async fn configure(links: Links, interface: &str, address: Ipv4Addr, gateway: Ip
     // Both must be off: a host of two interfaces on one link tells about the short cut, which bypasses the node.
     sysctl::set("ipv4/conf/all/accept_redirects", "0")?;
     sysctl::set(&format!("ipv4/conf/{interface}/accept_redirects"), "0")?;
+    ignore_routers(interface)?;
     let index = links.up(interface).await?;
     links.address(index, interface, address, 32).await?;
     links.link_route(index, Ipv4Prefix::new(gateway, 32), None).await?;
@@ -195,7 +196,18 @@ fn node_settings(bridge: &str) -> Result<(), NetworkError> {
     sysctl::set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
     // Pods are to come by way of the node, so it must not show them the short cut.
     sysctl::set("ipv4/conf/all/send_redirects", "0")?;
-    sysctl::set(&format!("ipv4/conf/{bridge}/send_redirects"), "0")
+    sysctl::set(&format!("ipv4/conf/{bridge}/send_redirects"), "0")?;
+    ignore_routers(bridge)
+}
+
+/// Pods have no IPv6, but an interface would still take its routes from whoever on the link claims to be a router: any pod.
+fn ignore_routers(interface: &str) -> Result<(), NetworkError> {
+    let settings = format!("ipv6/conf/{interface}");
+    if !Path::new("/proc/sys/net").join(&settings).exists() {
+        return Ok(()); // A kernel without IPv6.
+    }
+    sysctl::set(&format!("{settings}/accept_ra"), "0")?;
+    sysctl::set(&format!("{settings}/accept_redirects"), "0")
 }
 
 #[cfg(test)]

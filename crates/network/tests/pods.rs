@@ -85,6 +85,45 @@ fn pods_reach_each_other_and_the_node_under_their_own_addresses() {
     });
 }
 
+/// CVE-2020-10749: a pod that sent IPv6 router advertisements became the router of the node and of other pods.
+#[test]
+fn nobody_takes_routes_from_a_pod() {
+    let state = tempfile::tempdir().unwrap();
+    let a = Pod::new(state.path(), "a");
+    on_node(|| async {
+        let network = PodNetwork::open(config(state.path())).await.unwrap();
+        network.attach("a", &a.netns, &[]).await.unwrap();
+        let read = |interface: &'static str| {
+            ["accept_ra", "accept_redirects"]
+                .map(|name| std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/{name}")).unwrap())
+        };
+        assert_eq!(read("ferry0"), ["0\n", "0\n"]);
+        assert_eq!(a.run(move || read("eth0")).join().unwrap(), ["0\n", "0\n"]);
+    });
+}
+
+/// CVE-2020-8558: what listens on the node's 127.0.0.1 only was reached from pods, as the node routes that network.
+#[test]
+fn a_pod_does_not_reach_the_nodes_loopback() {
+    let state = tempfile::tempdir().unwrap();
+    let a = Pod::new(state.path(), "a");
+    on_node(|| async {
+        let network = PodNetwork::open(config(state.path())).await.unwrap();
+        network.attach("a", &a.netns, &[]).await.unwrap();
+        let _node = echo(83);
+        let asked = a.run(|| {
+            // What a process with CAP_NET_RAW does by writing the packets itself.
+            sh("for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; done
+                ip route del local 127.0.0.0/8 dev lo table local
+                ip route del local 127.0.0.1 dev lo table local
+                ip route add 127.0.0.1 via 10.244.7.1 dev eth0 src 10.244.7.2");
+            let address = SocketAddr::from(([127, 0, 0, 1], 83));
+            TcpStream::connect_timeout(&address, Duration::from_secs(2)).map(drop).map_err(|error| error.kind())
+        });
+        assert_eq!(asked.join().unwrap(), Err(std::io::ErrorKind::TimedOut));
+    });
+}
+
 #[test]
 fn attaching_and_detaching_can_be_repeated_and_leave_nothing() {
     let state = tempfile::tempdir().unwrap();
