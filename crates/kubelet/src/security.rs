@@ -277,6 +277,19 @@ mod tests {
         }
     }
 
+    /// CVE-2023-2431: such a container ran without any filter.
+    #[test]
+    fn a_localhost_profile_without_a_name_does_not_start() {
+        for profile in [json!({ "type": "Localhost" }), json!({ "type": "Localhost", "localhostProfile": "" })] {
+            let own = json!({ "seccompProfile": profile });
+            for (of_pod, of_container_) in [(own.clone(), json!({})), (json!({}), own)] {
+                let (pod, container) = pod(of_pod, of_container_);
+                let got = of_container(&pod, &container, &ImageUser::default(), None);
+                assert_eq!(got.err(), Some(SecurityError::NoLocalhostProfile));
+            }
+        }
+    }
+
     #[test]
     fn the_container_overrides_the_pod() {
         let (pod, container) = pod(

@@ -158,3 +158,25 @@ fn walk(pod_dir: &Path, logs: &Path, containers: Vec<String>, empty_dirs: Vec<St
         files,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CVE-2020-8557: a container wrote to its `/etc/hosts`, which is a file of the node, without any limit.
+    #[test]
+    fn etc_hosts_and_termination_logs_count_as_local_storage() {
+        let (pod, logs) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let used = || {
+            let walked = walk(pod.path(), logs.path(), Vec::new(), Vec::new());
+            PodUsage { files: walked.files, ..PodUsage::default() }.disk(true, true).bytes
+        };
+        let before = used();
+        std::fs::write(pod.path().join("etc-hosts"), vec![1; 1 << 20]).expect("written");
+        let with_hosts = used();
+        std::fs::create_dir_all(pod.path().join("containers/c")).expect("a folder");
+        std::fs::write(pod.path().join("containers/c/0a1b2c3d"), vec![1; 1 << 20]).expect("written");
+        assert!(with_hosts >= before + (1 << 20), "{before} {with_hosts}");
+        assert!(used() >= with_hosts + (1 << 20), "{with_hosts}");
+    }
+}

@@ -309,15 +309,19 @@ async fn what_does_not_fit_fails_and_what_is_unsupported_waits() {
         "Pod was rejected: Node didn't have enough resource: cpu, requested: 5000, used: 0, capacity: 4000"
     );
     node.create("claim", json!({ "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "x" } }] }));
-    let told = async {
-        let want = "volume type persistentVolumeClaim is not supported by this kubelet";
-        while !node.api.events().iter().any(|event| event.ends_with(want)) {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), told).await.expect("an event");
-    node.delete("claim", 0);
-    node.wait_gone("claim").await;
+    // CVE-2024-10220, CVE-2025-1767: hooks in a repository ran on the node, and its own repositories were read.
+    node.create("git", json!({ "volumes": [{ "name": "data", "gitRepo": { "repository": "/root/.git" } }] }));
+    for (pod, kind) in [("claim", "persistentVolumeClaim"), ("git", "gitRepo")] {
+        let want = format!("volume type {kind} is not supported by this kubelet");
+        let reported = async {
+            while !node.api.events().iter().any(|event| event.ends_with(&want)) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), reported).await.expect("an event");
+        node.delete(pod, 0);
+        node.wait_gone(pod).await;
+    }
     assert!(node.runtime.is_empty());
 }
 
