@@ -35,6 +35,8 @@ pub(crate) enum Reply {
     #[allow(dead_code)] // Few tests need a server that misbehaves.
     Raw(u16, Bytes),
     #[allow(dead_code)] // As above.
+    Redirect(String),
+    #[allow(dead_code)] // As above.
     Never,
 }
 
@@ -97,13 +99,15 @@ impl Https {
                             let body =
                                 request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                             let body = serde_json::from_slice(&body).unwrap_or_default();
-                            let (code, bytes) = match answer(Asked { url, path, headers, body }).await {
-                                Reply::Json(value) => (200, Bytes::from(value.to_string())),
-                                Reply::Raw(code, bytes) => (code, bytes),
+                            let (code, bytes, location) = match answer(Asked { url, path, headers, body }).await {
+                                Reply::Json(value) => (200, Bytes::from(value.to_string()), None),
+                                Reply::Raw(code, bytes) => (code, bytes, None),
+                                Reply::Redirect(to) => (307, Bytes::new(), http::HeaderValue::try_from(to).ok()),
                                 Reply::Never => std::future::pending().await,
                             };
                             let mut response = Response::new(Full::new(bytes));
                             *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+                            response.headers_mut().extend(location.map(|to| (http::header::LOCATION, to)));
                             Ok::<_, Infallible>(response)
                         }
                     });
