@@ -1,9 +1,13 @@
-//! The rules of the house that no compiler checks: layers, file headers and sizes, generated files.
+//! The rules of the house that no compiler checks: layers, file headers and sizes, generated files, the tests that documents name.
 
+mod cves;
+
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use self::cves::CVES;
 use crate::codegen;
 
 /// A file longer than this has more than one job.
@@ -46,6 +50,7 @@ pub(crate) fn run() -> Result<()> {
             problems.push(format!("{path} is not what `cargo xtask codegen` writes: run it"));
         }
     }
+    problems.extend(cves::problems(&std::fs::read_to_string(root.join(CVES)).context(CVES)?, &tests(&root)?));
     if problems.is_empty() {
         return Ok(());
     }
@@ -89,6 +94,15 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>> {
                 found.push(path);
             }
         }
+    }
+    Ok(found)
+}
+
+/// The names of all tests.
+fn tests(root: &Path) -> Result<HashSet<String>> {
+    let mut found = HashSet::new();
+    for file in sources(root)? {
+        found.extend(cves::tests(&std::fs::read_to_string(file)?));
     }
     Ok(found)
 }
