@@ -52,6 +52,11 @@ struct Failure {
     details: String,
 }
 
+/// More than any network configuration; one that is cut off there is malformed.
+const MAX_INPUT: u64 = 1 << 20;
+/// The kernel's names of interfaces are shorter than 16 bytes.
+const MAX_INTERFACE_NAME: usize = 15;
+
 const INCOMPATIBLE_VERSION: u32 = 1;
 const INVALID_ENVIRONMENT: u32 = 4;
 const IO_FAILURE: u32 = 5;
@@ -62,8 +67,8 @@ const NETWORK_FAILURE: u32 = 100;
 /// Runs one plugin call and gives the exit code. `env` looks up an environment variable.
 pub fn main(env: impl Fn(&str) -> Option<String>, mut stdin: impl Read, mut stdout: impl Write) -> i32 {
     let mut input = String::new();
-    let read =
-        stdin.read_to_string(&mut input).map_err(|error| failure(IO_FAILURE, "cannot read standard input", &error));
+    let read = (&mut stdin).take(MAX_INPUT).read_to_string(&mut input);
+    let read = read.map_err(|error| failure(IO_FAILURE, "cannot read standard input", &error));
     let (output, code) = match read.and_then(|_| call(&env, &input)) {
         Ok(None) => return 0,
         Ok(Some(result)) => (result, 0),
@@ -98,6 +103,12 @@ fn call(env: &impl Fn(&str) -> Option<String>, input: &str) -> Result<Option<Val
     }
     let version = conf.cni_version.clone();
     let (id, interface) = (wanted("CNI_CONTAINERID")?, wanted("CNI_IFNAME")?);
+    if !is_container_id(&id) {
+        return Err(failure(INVALID_ENVIRONMENT, "invalid CNI_CONTAINERID", &id));
+    }
+    if !is_interface_name(&interface) {
+        return Err(failure(INVALID_ENVIRONMENT, "invalid CNI_IFNAME", &interface));
+    }
     let ports = conf.runtime_config.port_mappings.clone();
     let config = config(conf)?;
     match command.as_str() {
@@ -114,6 +125,20 @@ fn call(env: &impl Fn(&str) -> Option<String>, input: &str) -> Result<Option<Val
         }
         _ => Err(failure(INVALID_ENVIRONMENT, "unknown CNI_COMMAND", &command)),
     }
+}
+
+/// As the specification has it: a letter or digit, then these and `_`, `.`, `-`.
+fn is_container_id(id: &str) -> bool {
+    id.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
+/// Names become parts of paths below `/proc/sys`.
+fn is_interface_name(name: &str) -> bool {
+    let is_odd = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte.is_ascii_control();
+    (1..=MAX_INTERFACE_NAME).contains(&name.len())
+        && !matches!(name, "." | ".." | "all" | "default")
+        && !name.bytes().any(is_odd)
 }
 
 /// Runtimes call a plugin named `loopback` before the real one; installed under that name, ours serves as both.
@@ -143,6 +168,9 @@ fn config(conf: NetConf) -> Result<Config, Failure> {
     let state_dir = conf.state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/cni/ferry"));
     let mut config = Config::new(prefix(&conf.pod_cidr)?, state_dir);
     config.bridge = conf.bridge.unwrap_or(config.bridge);
+    if !is_interface_name(&config.bridge) {
+        return Err(failure(INVALID_CONFIG, "invalid name of the bridge", &config.bridge));
+    }
     config.cluster_cidr = conf.cluster_cidr.as_deref().map(prefix).transpose()?;
     config.service_cidr = conf.service_cidr.as_deref().map(prefix).transpose()?;
     config.mtu = conf.mtu;
@@ -226,5 +254,15 @@ mod tests {
         check(&add, &conf.replace("1.0.0", "9.0.0"), 1, r#""code":1"#);
         check(&add, &conf.replace("/24", "/99"), 1, r#""code":7"#);
         check(&[("CNI_COMMAND", "DANCE"), add[1], add[2]], conf, 1, "DANCE");
+        for name in ["../../ip", "a b", "a\nb", "..", "all", "sixteen-letters-"] {
+            let quoted = json!(name);
+            let bridge = conf.replace("\"name\"", &format!("\"bridge\": {quoted}, \"name\""));
+            check(&[("CNI_COMMAND", "DANCE"), add[1], add[2]], &bridge, 1, r#""code":7"#);
+            check(&[("CNI_COMMAND", "DANCE"), add[1], ("CNI_IFNAME", name)], conf, 1, "invalid CNI_IFNAME");
+        }
+        for id in ["../a", ".a", "a/b", "a b"] {
+            check(&[("CNI_COMMAND", "DANCE"), ("CNI_CONTAINERID", id), add[2]], conf, 1, "invalid CNI_CONTAINERID");
+        }
+        check(&add, &" ".repeat(2 << 20), 1, r#""code":6"#);
     }
 }
