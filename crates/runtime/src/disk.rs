@@ -49,6 +49,20 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Makes every file and directory of a tree durable.
+pub(crate) fn sync_tree(root: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    sync_directory(root)
+}
+
 /// Moves a file that cannot be used into `damaged` as `name`, where the operator finds it. The oldest of too many are dropped.
 pub(crate) fn set_aside(file: &Path, damaged: &Path, name: &str) -> io::Result<PathBuf> {
     fs::create_dir_all(damaged)?;

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::digest::{Digest, Hashing};
 use super::manifest::{Descriptor, ImageConfig, Manifest, Platform, ProcessConfig, RootFs};
 use super::reference::Reference;
-use super::store::{NewImage, Store, StoreError, StoredImage, io_error};
+use super::store::{NewImage, Store, StoreError, StoredImage, SyncScope, io_error};
 use crate::disk;
 
 const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n";
@@ -34,7 +34,7 @@ pub(super) fn add(
     if !store.has_layer(&chain) {
         let layer = store.new_layer()?;
         let bytes = lay_out(&layer.path().join("fs"), files).map_err(io_error("copy files into an image"))?;
-        store.commit_layer(&chain, &layer, bytes)?;
+        store.commit_layer(&chain, &layer, bytes, SyncScope::Files)?;
     }
     known.save(store.root()).map_err(io_error("write digests"))?;
     let platform = Platform::here();

@@ -11,7 +11,7 @@ use super::digest::{Digest, DigestError};
 use super::limits::{DOCUMENT_MAX_BYTES, ENTRY_HEADERS_MAX_BYTES, ImageLimits, LimitError, MAX_LAYERS, Meter, Metered};
 use super::manifest::{Descriptor, Document, ImageConfig, Manifest, ManifestError, Platform};
 use super::reference::{Reference, ReferenceError};
-use super::store::{NewImage, Store, StoreError, StoredImage};
+use super::store::{NewImage, Store, StoreError, StoredImage, SyncScope};
 use super::unpack::{UnpackError, decompress, unpack};
 use crate::disk;
 
@@ -211,7 +211,7 @@ pub(crate) fn unpack_layer<R: Read + Send, E: From<UnpackError> + From<StoreErro
         for name in ["work", "merged"] {
             disk::remove(&layer.path().join(name)).map_err(super::store::io_error("clean up"))?;
         }
-        store.commit_layer(&id, &layer, bytes)?;
+        store.commit_layer(&id, &layer, bytes, SyncScope::FileSystem)?;
     }
     chain.push(id);
     Ok(())

@@ -84,6 +84,15 @@ pub(crate) struct Store {
     busy: AtomicUsize,
 }
 
+/// How a layer is made durable.
+#[derive(Clone, Copy)]
+pub(crate) enum SyncScope {
+    /// Each of its files: for a few. Waits for nothing else that the machine writes.
+    Files,
+    /// The whole file system: many times cheaper than a sync of each of many files.
+    FileSystem,
+}
+
 /// A layer directory in the making: it is gone when dropped, unless it was committed.
 pub(crate) struct NewLayer {
     path: PathBuf,
@@ -221,12 +230,20 @@ impl Store {
     }
 
     /// Makes an unpacked directory (holding `fs`) the layer `chain`. If somebody was faster, theirs stays.
-    pub(crate) fn commit_layer(&self, chain: &Digest, layer: &NewLayer, bytes: u64) -> Result<(), StoreError> {
+    pub(crate) fn commit_layer(
+        &self,
+        chain: &Digest,
+        layer: &NewLayer,
+        bytes: u64,
+        scope: SyncScope,
+    ) -> Result<(), StoreError> {
         let layers = self.root.join("layers");
         let written = || -> io::Result<()> {
             fs::write(layer.path.join(LAYER_RECORD), record::encode(&LayerRecord { bytes })?)?;
-            // One sync of the file system is many times cheaper than one of each file.
-            Ok(rustix::fs::syncfs(&layer.directory)?)
+            match scope {
+                SyncScope::FileSystem => Ok(rustix::fs::syncfs(&layer.directory)?),
+                SyncScope::Files => disk::sync_tree(&layer.path),
+            }
         };
         written().map_err(io_error("write a layer to disk"))?;
         let mut inner = self.inner.lock();
