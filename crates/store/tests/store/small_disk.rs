@@ -45,7 +45,10 @@ impl Round {
                 Said::Full => refusals += 1,
             }
             // The store makes room for itself by giving up history, so it may take several times.
-            if said == Said::Acked && freed.is_none() && acks >= self.fill_after && (acks - self.fill_after) % 500 == 0
+            if said == Said::Acked
+                && freed.is_none()
+                && acks >= self.fill_after
+                && (acks - self.fill_after).is_multiple_of(500)
             {
                 disk.fill().unwrap();
             }
