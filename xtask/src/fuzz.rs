@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-const TARGETS: [&str; 14] = [
+const TARGETS: [&str; 15] = [
     "json",
     "protobuf",
     "patch",
@@ -25,6 +25,7 @@ const TARGETS: [&str; 14] = [
     "layers",
     "manifests",
     "shim",
+    "request_path",
 ];
 /// What is followed, beside the targets themselves.
 const FOLLOWED: [&str; 5] = ["api", "apiserver", "cel", "runtime", "spdy"];

@@ -49,6 +49,7 @@ pub use debug::SetVerbosity;
 pub use flowcontrol::FlowSettings;
 pub use http::{Body, BoxError};
 pub use listener::{ServeError, ShownByName, TlsSettings, tls_config};
+pub use request_info::{RequestInfo, decode_path};
 pub use runtime_config::{RuntimeConfig, RuntimeConfigError};
 pub use server::{ApiServer, Config, KubeletClient, StartError};
 pub use service_ranges::{ServiceRanges, ServiceRangesError};

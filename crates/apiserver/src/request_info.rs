@@ -13,7 +13,7 @@ use crate::http::{has_whole_escapes, percent_decode};
 
 /// The attributes that authorization, flow control, audit and routing decide on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RequestInfo {
+pub struct RequestInfo {
     pub is_resource: bool,
     pub path: String,
     pub verb: &'static str,
@@ -61,7 +61,7 @@ impl RequestInfo {
     }
 
     /// `path` is decoded ([`decode_path`]); `selected` is the field selector of the query, `watch` its watch flag.
-    pub(crate) fn new(method: &Method, path: &str, watch: bool, selected: Option<FieldSelector>) -> Self {
+    pub fn new(method: &Method, path: &str, watch: bool, selected: Option<FieldSelector>) -> Self {
         let plain_verb = method_verb(method);
         let mut info = Self { path: path.to_owned(), verb: plain_verb, ..Self::default() };
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -107,7 +107,10 @@ impl RequestInfo {
         };
         if matches!(info.verb, "list" | "watch" | "deletecollection") {
             if info.name.is_empty() {
-                info.name = selected.as_ref().and_then(|s| s.exact("metadata.name")).unwrap_or_default().to_owned();
+                let name = selected.as_ref().and_then(|selected| selected.exact("metadata.name"));
+                // No object has a name that is not one segment of a path.
+                let name = name.filter(|name| api::validation::is_path_segment(name).is_empty());
+                info.name = name.unwrap_or_default().to_owned();
             }
             info.field_selector = selected;
         }
@@ -118,7 +121,7 @@ impl RequestInfo {
 /// The path with its percent escapes decoded, as Go's `URL.Path`; `None` where an escape is malformed.
 ///
 /// An escaped slash separates segments like any other: upstream's authorization and routing both see it that way.
-pub(crate) fn decode_path(raw: &str) -> Option<Cow<'_, str>> {
+pub fn decode_path(raw: &str) -> Option<Cow<'_, str>> {
     if !raw.contains('%') {
         return Some(raw.into());
     }
@@ -157,6 +160,15 @@ mod tests {
         check("GET", "/api/v1/namespaces/a/pods/b%252Flog", "get /v1 pods ns=a name=b%2Flog");
         check("GET", "/apis/apps/v1", "get");
         check("GET", "/healthz", "get");
+    }
+
+    #[test]
+    fn a_selector_names_what_a_path_could_name() {
+        for (selector, name) in [("metadata.name=a", "a"), ("metadata.name=a/b", ""), ("metadata.name=..", "")] {
+            let selected = FieldSelector::parse(selector).unwrap();
+            let info = RequestInfo::new(&Method::GET, "/api/v1/namespaces/a/pods", false, Some(selected));
+            assert_eq!(info.name, name, "{selector}");
+        }
     }
 
     /// Each pair is one request to every stage; a stage that read only one form could be passed with the other.
