@@ -208,7 +208,7 @@ async fn a_policy_sees_a_node_as_it_was() -> Result<()> {
 }
 
 /// CVE-2025-5187: a node that owned itself to something else was collected with it, and came back with other labels and taints.
-/// CVE-2025-4563: a node made mirror pods that use devices nobody gave them.
+/// CVE-2025-4563: a node made mirror pods that use devices which were not allocated to them.
 #[tokio::test]
 async fn a_node_takes_no_owner_and_claims_no_device() -> Result<()> {
     let api = Api::start().await?;

@@ -265,7 +265,7 @@ async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8], most: usize) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_of_http2_frames_end_the_connection_or_wait() {
     let server = Server::start().await;
-    // Each is to be answered, and nobody reads the answers: the server must not keep them.
+    // Each is answered, and the client reads no answer: the server must not keep them.
     for frames in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
         let mut stream = http2(&server).await;
         let taken = flood(&mut stream, &frames, 256 << 20).await;

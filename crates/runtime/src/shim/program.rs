@@ -1,4 +1,4 @@
-//! The shim's program as it is executed: through a read-only mount of its file that nobody else can reach.
+//! The shim's program as it is executed: through a detached, read-only mount of its file.
 //!
 //! A process in a container can find the program of a process that enters the container, by `/proc/PID/exe`, and open it to write.
 //! What it finds there is the file as it was executed, so this one belongs to a mount on which nothing can be written.
