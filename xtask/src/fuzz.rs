@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 18] = [
     "json",
     "protobuf",
     "patch",
@@ -26,9 +26,12 @@ const TARGETS: [&str; 15] = [
     "manifests",
     "shim",
     "request_path",
+    "dns",
+    "cni",
+    "cri",
 ];
 /// What is followed, beside the targets themselves.
-const FOLLOWED: [&str; 5] = ["api", "apiserver", "cel", "runtime", "spdy"];
+const FOLLOWED: [&str; 8] = ["api", "apiserver", "cel", "cri", "dns", "network", "runtime", "spdy"];
 const FLAGS: [&str; 6] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

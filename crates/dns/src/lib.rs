@@ -14,4 +14,5 @@ mod zone;
 pub use answer::{Answer, Question, answer};
 pub use forward::{ForwardError, resolv_conf};
 pub use run::{DnsConfig, DnsError, run};
+pub use server::respond;
 pub use zone::{Records, Zone};

@@ -39,6 +39,13 @@ enum Step {
     Alias(Request, Sections, Name),
 }
 
+/// The response of a server of this zone to a UDP packet, if it gets one. There are no upstream resolvers: names of others fail.
+pub async fn respond(zone: Arc<RwLock<Zone>>, packet: &[u8]) -> Option<Vec<u8>> {
+    let server = Server::new(zone, Vec::new());
+    let step = server.step(packet, Transport::Udp)?;
+    Some(server.complete(step, packet, Transport::Udp).await)
+}
+
 impl Server {
     pub(crate) fn new(zone: Arc<RwLock<Zone>>, upstreams: Vec<SocketAddr>) -> Arc<Self> {
         Arc::new(Self { zone, upstreams, forwards: Semaphore::new(MAX_FORWARDS), turn: AtomicUsize::new(0) })

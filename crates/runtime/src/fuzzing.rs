@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::images::fuzzing as images;
-use crate::images::{ImageLimits, UnpackError};
+use crate::images::{ImageLimits, ProcessConfig, UnpackError};
 use crate::shim::protocol::{self, Call, FromShim};
+use crate::spec;
 
 /// Unpacks a layer into `target/fs`, and returns the bytes of its files. The layer's digest is not checked.
 ///
@@ -24,6 +25,30 @@ pub fn read_documents(bytes: &[u8]) {
 /// Reads `text` as the name of an image and as a registry's challenge, and checks what must hold of each.
 pub fn read_texts(text: &str) {
     images::read_texts(text);
+}
+
+/// The OCI specification of a container of an image without files, whose sandbox has its files in `sandbox`; missing sources of
+/// mounts are made, nothing is started.
+///
+/// # Errors
+/// Why there can be no such container.
+pub fn specification(
+    sandbox: &Path,
+    pod: &cri::v1::PodSandboxConfig,
+    container: &cri::v1::ContainerConfig,
+    image: &ProcessConfig,
+) -> Result<serde_json::Value, String> {
+    let input = spec::Input {
+        config: container,
+        sandbox: pod,
+        image,
+        layers: &[],
+        sandbox_directory: sandbox,
+        rootfs: &sandbox.join("mnt/root"),
+        cgroup_path: "/specification",
+        target_pid: None,
+    };
+    spec::build(&input).map(|output| output.spec).map_err(|error| error.to_string())
 }
 
 /// Receives a message as the shim does, and as the runtime does.

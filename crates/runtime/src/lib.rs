@@ -112,13 +112,13 @@ impl Runtime {
         for name in ["images", "sandboxes"] {
             close_to_others(&config.root.join(name)).map_err(fail)?;
         }
+        let shim =
+            Program::open(&config.shim.0).map_err(|source| OpenError::Shim { path: config.shim.0.clone(), source })?;
         overlay::probe(&config.root.join("probe"))
             .map_err(|source| OpenError::Overlay { path: config.root.clone(), source })?;
         if !cgroup::is_v2() && !std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
             return Err(OpenError::Cgroup);
         }
-        let shim =
-            Program::open(&config.shim.0).map_err(|source| OpenError::Shim { path: config.shim.0.clone(), source })?;
         let images = Images::open(&config.root.join("images"), config.registry_ca.as_deref(), config.image_limits)?;
         let streaming = Streaming::bind().await.map_err(OpenError::Streaming)?;
         let runtime = Arc::new_cyclic(|me| Self {
