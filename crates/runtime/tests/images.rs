@@ -143,6 +143,9 @@ async fn content_that_is_not_what_it_says_is_refused() -> Result<()> {
         .err()
         .context("imported")?;
     assert!(refused.to_string().contains("its configuration says"), "{refused}");
+    let sparse = Layer::new().extended("file", "GNU.sparse.major", b"1")?.pack(Packing::Plain)?;
+    let refused = library.import(archive::oci("example.com/a:1", &[sparse], json!({}))?).await.err();
+    assert!(refused.context("imported")?.to_string().contains("not supported"));
     assert_eq!(library.layer_count()?, 0);
     assert!(library.runtime.images().list().is_empty());
     let nothing = library.import(b"not an archive".repeat(100)).await.err().context("imported")?;

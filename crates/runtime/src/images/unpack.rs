@@ -22,6 +22,8 @@ use crate::{disk, overlay};
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 const XATTR: &str = "SCHILY.xattr.";
+/// Content under these headers is not the file's: the archive reader does not know them, and what it reads would be wrong.
+const PAX_SPARSE: &str = "GNU.sparse.";
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
@@ -378,7 +380,11 @@ fn xattrs<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<Vec<(String, Vec<u8>)
     let mut found = Vec::new();
     for extension in extensions {
         let extension = extension?;
-        let Some(name) = extension.key().ok().and_then(|key| key.strip_prefix(XATTR)) else { continue };
+        let key = extension.key().unwrap_or_default();
+        if key.starts_with(PAX_SPARSE) {
+            return Err(invalid("a sparse file in PAX format, which is not supported"));
+        }
+        let Some(name) = key.strip_prefix(XATTR) else { continue };
         if name == "security.capability" || name.starts_with("user.") {
             found.push((name.to_owned(), extension.value_bytes().to_vec()));
         }

@@ -77,10 +77,15 @@ impl Layer {
     }
 
     /// A file with an extended attribute, by a PAX header.
-    pub fn attributed(mut self, path: &str, name: &str, value: &[u8]) -> Result<Self> {
+    pub fn attributed(self, path: &str, name: &str, value: &[u8]) -> Result<Self> {
+        self.extended(path, &format!("SCHILY.xattr.{name}"), value)
+    }
+
+    /// A file with a PAX header.
+    pub fn extended(mut self, path: &str, key: &str, value: &[u8]) -> Result<Self> {
         let mut extended = Builder::new(Vec::new());
-        extended.append_pax_extensions([(format!("SCHILY.xattr.{name}").as_str(), value)])?;
-        self.0.extend_from_slice(&extended.get_ref()[..]);
+        extended.append_pax_extensions([(key, value)])?;
+        self.0.extend_from_slice(extended.get_ref());
         self.file(path, 0o644, "x")
     }
 
