@@ -10,7 +10,8 @@ const BLOCK: usize = 512;
 const LIMITS: ImageLimits = ImageLimits { layer_max_bytes: 1 << 20, layer_max_entries: 50 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let folder = tempfile::tempdir().expect("a folder");
+    // In memory where that can be: a disk would be waited for most of the time.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     let target = folder.path().join("layer");
     std::fs::create_dir(&target).expect("made");
     let _ = runtime::fuzzing::unpack_layer(with_checksums(bytes).as_slice(), &target, LIMITS);
