@@ -52,3 +52,15 @@ impl Program {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_is_executed_by_the_link_to_itself() {
+        let program = Program::open("/proc/self/exe".as_ref()).expect("a mount");
+        let listed = program.command().arg("--list").output().await.expect("it runs");
+        assert!(String::from_utf8_lossy(&listed.stdout).contains("a_program_is_executed_by_the_link_to_itself"));
+    }
+}
