@@ -261,3 +261,27 @@ async fn somebody_else_says_which_images_may_run() -> Result<()> {
     assert_eq!(send(&api, pods, &[], &pod("d", other)).await?.0, 403, "who cannot be judged does not run");
     Ok(())
 }
+
+/// Upstream reserves these names for configurations from files, which it does not read by default; so it warns only.
+#[tokio::test]
+async fn a_name_reserved_for_files_is_warned_of() -> Result<()> {
+    let api = start(&[], None).await?;
+    let told = "299 - \"metadata.name: names ending with \\\".static.k8s.io\\\" are reserved for static manifest-based configurations and \
+                cannot be managed via the API\"";
+    for plural in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{plural}");
+        for (name, want) in [("a.static.k8s.io", &[told][..]), ("static.k8s.io", &[])] {
+            let object = json!({"metadata": {"name": name}});
+            let (code, answer, warnings) = send(&api, &format!("POST {path}"), &[], &object).await?;
+            assert_eq!(
+                (code, warnings.as_slice()),
+                (201, want.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice()),
+                "{answer}"
+            );
+            let labels = json!({"metadata": {"labels": {"a": "b"}}});
+            let (code, answer, warnings) = send(&api, &format!("PATCH {path}/{name}"), &[MERGE], &labels).await?;
+            assert_eq!((code, warnings.len()), (200, want.len()), "{answer}");
+        }
+    }
+    Ok(())
+}

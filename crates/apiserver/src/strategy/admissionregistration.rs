@@ -64,6 +64,26 @@ impl Strategy for WebhookConfigurations {
             }
         })
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        reserved_name(object)
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, _old: &Object) -> Vec<String> {
+        if subresource.is_empty() { reserved_name(new) } else { Vec::new() }
+    }
+}
+
+/// Names that belong to configurations read from files, which upstream has behind a gate that is off.
+fn reserved_name(object: &Object) -> Vec<String> {
+    const SUFFIX: &str = ".static.k8s.io";
+    let warning = || {
+        format!(
+            "metadata.name: names ending with {SUFFIX:?} are reserved for static manifest-based configurations and cannot be managed \
+             via the API"
+        )
+    };
+    object.name().ends_with(SUFFIX).then(warning).into_iter().collect()
 }
 
 fn match_defaults(object: &mut Object) {
@@ -313,6 +333,14 @@ impl Strategy for Policies {
             }
         })
     }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        reserved_name(object)
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, _old: &Object) -> Vec<String> {
+        if subresource.is_empty() { reserved_name(new) } else { Vec::new() }
+    }
 }
 
 fn resource_defaults(object: &mut Object, field: &str) {
@@ -519,6 +547,14 @@ impl Strategy for Bindings {
                 actions(&spec.field("validationActions"));
             }
         })
+    }
+
+    fn warnings(&self, object: &Object) -> Vec<String> {
+        reserved_name(object)
+    }
+
+    fn warnings_on_update(&self, subresource: &str, new: &Object, _old: &Object) -> Vec<String> {
+        if subresource.is_empty() { reserved_name(new) } else { Vec::new() }
     }
 }
 
