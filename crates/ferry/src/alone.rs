@@ -144,7 +144,7 @@ pub(crate) async fn runtime(options: cli::Runtime) -> Result<()> {
     let state = options.root.join("network");
     let services = ServiceRanges::parse(&options.service_cluster_ip_range, None)?;
     let network = node::open_network(state, &options.pod_cidr, &options.cluster_cidr, &services).await?;
-    let runtime = node::open_runtime(options.root, Some(network)).await?;
+    let runtime = node::open_runtime(options.root, Some(network), options.images.parse()?).await?;
     node::add_builtin_images(&runtime).await?;
     let drain = until_signalled()?;
     serve_cri(&options.listen, runtime, drain).await

@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod auth;
+pub(crate) mod images;
 pub(crate) mod kubelet;
 pub(crate) mod node;
 pub(crate) mod server;
@@ -100,6 +101,8 @@ pub(crate) struct Up {
     /// DATA_DIR/pki/etcd
     #[arg(long, value_delimiter = ',')]
     pub(crate) etcd_listen_client_urls: Vec<String>,
+    #[command(flatten)]
+    pub(crate) images: images::ImageLimits,
     #[command(flatten)]
     pub(crate) api: api::Api,
     #[command(flatten)]
@@ -205,6 +208,8 @@ pub(crate) struct Runtime {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value = SERVICE_CIDR)]
     pub(crate) service_cluster_ip_range: String,
+    #[command(flatten)]
+    pub(crate) images: images::ImageLimits,
     /// Take the pod network's bridge and rules out of the kernel and stop
     #[arg(long)]
     pub(crate) cleanup: bool,
@@ -260,6 +265,8 @@ pub(crate) struct Certs {
 pub(crate) struct Image {
     #[arg(long, default_value = "/var/lib/ferry", global = true)]
     pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) limits: images::ImageLimits,
     #[command(subcommand)]
     pub(crate) command: ImageCommand,
 }

@@ -38,13 +38,13 @@ enum Store {
 }
 
 impl Store {
-    async fn open(data_dir: &Path) -> Result<Self> {
+    async fn open(data_dir: &Path, limits: runtime::ImageLimits) -> Result<Self> {
         let endpoint = format!("unix://{}", data_dir.join(CRI_SOCKET).display());
         if let Ok(cri) = cri::Remote::connect(&endpoint).await {
             return Ok(Self::Served { cri: Box::new(cri), import: data_dir.join(IMPORT_SOCKET) });
         }
         let root = data_dir.join("runtime");
-        let runtime = node::open_runtime(root.clone(), None).await;
+        let runtime = node::open_runtime(root.clone(), None, limits).await;
         Ok(Self::Own(runtime.with_context(|| format!("the image store in {} cannot be opened", root.display()))?))
     }
 
@@ -66,7 +66,7 @@ impl Store {
 }
 
 pub(crate) async fn run(options: Image) -> Result<()> {
-    let store = Store::open(&options.data_dir).await?;
+    let store = Store::open(&options.data_dir, options.limits.parse()?).await?;
     let spec = |name: String| Some(ImageSpec { image: name, ..ImageSpec::default() });
     let mut out = std::io::stdout();
     match options.command {

@@ -69,14 +69,18 @@ pub(crate) async fn open_network(
 }
 
 /// Opens the container runtime on that network.
-pub(crate) async fn open_runtime(root: PathBuf, network: Option<Arc<network::PodNetwork>>) -> Result<Arc<Runtime>> {
+pub(crate) async fn open_runtime(
+    root: PathBuf,
+    network: Option<Arc<network::PodNetwork>>,
+    image_limits: runtime::ImageLimits,
+) -> Result<Arc<Runtime>> {
     let network: Arc<dyn PodNetwork> = match network {
         Some(network) => Arc::new(Network(network)),
         None => Arc::new(runtime::NoNetwork),
     };
     let shim = (PathBuf::from("/proc/self/exe"), vec![OsString::from("shim")]);
     let registry_ca = Some(root.join("registry-ca")).filter(|dir| dir.is_dir());
-    Ok(Runtime::open(runtime::Config { root, shim, network, registry_ca, image_limits: Default::default() }).await?)
+    Ok(Runtime::open(runtime::Config { root, shim, network, registry_ca, image_limits }).await?)
 }
 
 /// Our own binary as images: one that is all of Ferry, one that says hello.

@@ -221,7 +221,7 @@ async fn start_node(
     progress.done("pod network", begun.elapsed(), pod_cidr);
 
     let begun = Instant::now();
-    let runtime = node::open_runtime(data.join("runtime"), Some(network)).await?;
+    let runtime = node::open_runtime(data.join("runtime"), Some(network), options.images.parse()?).await?;
     running.runtime = Some(runtime.clone());
     node::add_builtin_images(&runtime).await?;
     progress.done("container runtime", begun.elapsed(), "CRI v1");
