@@ -7,7 +7,7 @@
 #![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,6 +141,7 @@ fn hostile_pods_leave_the_node_as_it_was() -> Result<()> {
         bed.attack(case).with_context(|| case.name)?;
     }
     if only.is_empty() {
+        bed.image_bomb(dir.path()).context("image bomb")?;
         bed.endless_exec_and_logs().context("endless exec and logs")?;
         bed.many_events().context("many events")?;
     }
@@ -149,6 +150,7 @@ fn hostile_pods_leave_the_node_as_it_was() -> Result<()> {
 }
 
 struct Bed {
+    disk: PathBuf,
     cluster: Cluster,
     api: Answers,
     calm: Duration,
@@ -159,9 +161,12 @@ impl Bed {
     fn start(disk: &Path, dir: &Path) -> Result<Self> {
         let archive = archive_of(dir, IMAGE, Path::new(env!("CARGO_BIN_EXE_hostile-pod")), "hostile", &["sleep"])?;
         let reserved = memory_total()?.saturating_sub(PODS_MEMORY);
-        let arguments =
-            [format!("--system-reserved=memory={reserved}"), "--eviction-pressure-transition-period=1s".to_owned()];
-        let cluster = Cluster::start_with(disk, &Options { arguments: arguments.to_vec() })?;
+        let arguments = vec![
+            format!("--system-reserved=memory={reserved}"),
+            "--eviction-pressure-transition-period=1s".to_owned(),
+            "--image-layer-max-size=256Mi".to_owned(),
+        ];
+        let cluster = Cluster::start_with(disk, &Options { arguments })?;
         let data = text(&disk.join("data"))?;
         run(&text(&ferry_binary())?, &["image", "--data-dir", &data, "import", &archive])?;
         let api = Answers::new(&disk.join("kubeconfig"))?;
@@ -170,7 +175,7 @@ impl Bed {
         let calm = api.median()?;
         println!("calm: {calm:?}");
         let memory = Memory::watch(cluster.pid());
-        Ok(Self { cluster, api, calm, memory })
+        Ok(Self { disk: disk.to_owned(), cluster, api, calm, memory })
     }
 
     fn attack(&self, case: &Case) -> Result<()> {
@@ -214,6 +219,22 @@ impl Bed {
         }
         let answer = self.check(case.name, begun)?;
         self.delete(case.name, answer)
+    }
+
+    /// An archive that is small until it is uncompressed.
+    fn image_bomb(&self, dir: &Path) -> Result<()> {
+        let begun = Instant::now();
+        let zeros = dir.join("zeros");
+        std::fs::File::create(&zeros)?.set_len(512 << 20)?;
+        let archive = archive_of(dir, "example.com/bomb:1", &zeros, "zeros", &[])?;
+        run("gzip", &["-1", &archive])?;
+        let data = text(&self.disk.join("data"))?;
+        let imported =
+            run(&text(&ferry_binary())?, &["image", "--data-dir", &data, "import", &format!("{archive}.gz")]);
+        let refused = imported.err().context("the image was imported")?.to_string();
+        ensure!(refused.contains("--image-layer-max-size"), "{refused}");
+        let answer = self.check("image-bomb", begun)?;
+        self.compare(answer)
     }
 
     /// Output without end, read by clients that stop reading.
@@ -279,10 +300,14 @@ impl Bed {
         Ok(answer)
     }
 
-    /// Deletes the pod. Without it requests may not be more than so much faster: the machine may do other work by now than at the
-    /// beginning, so the slower of two calm times counts.
     fn delete(&self, name: &str, answer: Duration) -> Result<()> {
         self.cluster.kubectl(&["delete", "pod", name, "--timeout=60s"])?;
+        self.compare(answer)
+    }
+
+    /// Compares what a request took with a calm one. The machine may do other work by now than at the beginning, so the slower of two
+    /// calm times counts.
+    fn compare(&self, answer: Duration) -> Result<()> {
         if answer > self.calm * SLOWER_AT_MOST {
             let calm = self.calm.max(self.api.median()?);
             ensure!(answer <= calm * SLOWER_AT_MOST, "a request took {answer:?}, calm {calm:?}");
