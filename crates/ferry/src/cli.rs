@@ -102,9 +102,9 @@ pub(crate) struct Up {
     #[arg(long, value_delimiter = ',')]
     pub(crate) etcd_listen_client_urls: Vec<String>,
     #[command(flatten)]
-    pub(crate) images: images::ImageLimits,
-    #[command(flatten)]
     pub(crate) api: api::Api,
+    #[command(flatten)]
+    pub(crate) images: images::ImageLimits,
     #[command(flatten)]
     pub(crate) limits: node::NodeLimits,
 }
@@ -208,11 +208,11 @@ pub(crate) struct Runtime {
     pub(crate) cluster_cidr: String,
     #[arg(long, default_value = SERVICE_CIDR)]
     pub(crate) service_cluster_ip_range: String,
-    #[command(flatten)]
-    pub(crate) images: images::ImageLimits,
     /// Take the pod network's bridge and rules out of the kernel and stop
     #[arg(long)]
     pub(crate) cleanup: bool,
+    #[command(flatten)]
+    pub(crate) images: images::ImageLimits,
 }
 
 #[derive(Args, Clone)]
