@@ -151,7 +151,7 @@ pub(crate) trait Plugin: Send + Sync {
     }
 }
 
-/// What admission decides by; what is missing here admits.
+/// The objects that configure admission. A webhook or policy that is missing here admits everything.
 const RULES: [(&str, &str); 7] = [
     ("", "limitranges"),
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),

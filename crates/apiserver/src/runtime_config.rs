@@ -36,7 +36,7 @@ pub enum RuntimeConfigError {
     Case(String, String),
 }
 
-/// What the flag turns on or off, by its key; the default is an empty flag.
+/// The parsed flag: whether each key is on. The default is an empty flag.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig(BTreeMap<String, bool>);
 

@@ -102,7 +102,7 @@ async fn empty(server: &Arc<ApiServer>, entry: &Entry) -> Result<(), ApiError> {
     server.feed.current().await.map_err(crate::server::store_error)?;
     loop {
         let left = entry.cache.snapshot();
-        // What cannot be read is still there.
+        // An object that cannot be read still exists.
         left.check_prefix("")?;
         if left.objects.is_empty() {
             return Ok(());

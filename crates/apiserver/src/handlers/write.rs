@@ -215,7 +215,7 @@ impl Writer<'_> {
         charged: Vec<Beside>,
     ) -> Result<(), ServerError> {
         let (cache, key) = (self.cache()?, self.served.key(namespace, name));
-        // What cannot be read has the name as well.
+        // An object that cannot be read takes the name, too.
         if self.dry_run && cache.read(&key).map_or(true, |other| other.is_some()) {
             return Err(ServerError::Unmet(0));
         }

@@ -45,7 +45,7 @@ pub(crate) struct Cache {
     postponed: Mutex<Option<Vec<Postponed>>>,
 }
 
-/// What became of an object.
+/// A change of an object.
 #[derive(Debug)]
 pub(super) enum Event {
     Put(Arc<Stored>),
@@ -181,7 +181,7 @@ impl Cache {
         let mut snapshot = Snapshot::clone(&self.snapshot.load());
         let before = snapshot.unreadable.len();
         for stored in read {
-            // What was written meanwhile comes as an event.
+            // A write during the read arrives as an event.
             if snapshot.unreadable.get(&stored.key).is_some_and(|known| known.revision == stored.revision) {
                 snapshot.unreadable.remove(&stored.key);
                 snapshot.objects.insert(stored.key.clone(), Arc::new(stored));

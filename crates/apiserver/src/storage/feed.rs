@@ -25,7 +25,7 @@ pub(crate) struct Feed {
     has_unreadable: Notify,
 }
 
-/// What became of the object of a key below a cache's prefix.
+/// A change of one key below a cache's prefix.
 type Keyed = (String, Event);
 
 const EVENTS: &str = "/registry/events/";

@@ -1,4 +1,4 @@
-//! What a cache holds at one revision: a request reads one from beginning to end.
+//! The content of a cache at one revision. A request reads the same snapshot from beginning to end.
 
 use std::sync::Arc;
 

@@ -310,7 +310,7 @@ async fn what_does_not_fit_fails_and_what_is_unsupported_waits() {
     );
     node.create("claim", json!({ "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "x" } }] }));
     // CVE-2024-10220, CVE-2025-1767: hooks in a repository ran on the node, and its own repositories were read.
-    node.create("git", json!({ "volumes": [{ "name": "data", "gitRepo": { "repository": "/root/.git" } }] }));
+    node.create("git", json!({ "volumes": [{ "name": "data", "gitRepo": { "repository": "/srv/secret.git" } }] }));
     for (pod, kind) in [("claim", "persistentVolumeClaim"), ("git", "gitRepo")] {
         let want = format!("volume type {kind} is not supported by this kubelet");
         let reported = async {
