@@ -5,12 +5,16 @@ use std::sync::Arc;
 use client::{Drain, Informers, Reconciler, Recorder, WorkQueue, run_reconciler};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 
 use crate::certificates::Signing;
 use crate::node_ipam::NodeCidrs;
 
 /// A client for a service account of `kube-system`, so that no controller has more rights than it needs.
 pub type Accounts = Arc<dyn Fn(&str) -> kube::Client + Send + Sync>;
+
+/// The time, for decisions; a simulation has its own.
+pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What a controller is built with: a client of its own, and one cache per type that all share.
 #[derive(Clone)]
@@ -22,6 +26,7 @@ pub(crate) struct Context {
     pub(crate) root_ca: String,
     pub(crate) node_cidrs: NodeCidrs,
     pub(crate) signing: Option<Arc<Signing>>,
+    pub(crate) clock: Clock,
 }
 
 impl Context {

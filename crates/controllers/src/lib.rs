@@ -9,6 +9,7 @@ mod controller;
 mod daemon_set;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod expectations;
@@ -104,6 +105,7 @@ pub async fn run(
         root_ca: config.root_ca,
         node_cidrs,
         signing: config.signing,
+        clock: Arc::new(jiff::Timestamp::now),
     };
     let controllers = build(&context);
     let mut running = JoinSet::new();
@@ -153,6 +155,8 @@ fn build(context: &Context) -> Vec<BoxFuture<'static, ()>> {
         context.start::<resource_quota::ResourceQuotas>(),
         context.start::<pod_gc::PodGc>(),
         context.start::<taint_eviction::TaintEviction>(),
+        context.start::<disruption::Disruption>(),
+        context.start::<disruption::stale::StaleDisruptions>(),
         context.start::<pvc_protection::PvcProtection>(),
         context.start::<pv_protection::PvProtection>(),
         context.start::<vac_protection::VacProtection>(),
