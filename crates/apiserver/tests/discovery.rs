@@ -85,7 +85,7 @@ async fn beta_and_alpha_versions_are_off_by_default() -> Result<()> {
     Ok(())
 }
 
-/// What a start with everything on has left in the store goes: no `APIService` names a version that is off.
+/// APIServices stored by a start with `api/all=true` are removed once their version is off.
 #[tokio::test]
 async fn a_version_turned_off_takes_its_api_service_along() -> Result<()> {
     const NAME: &str = "GET /apis/apiregistration.k8s.io/v1/apiservices/v1beta1.coordination.k8s.io";

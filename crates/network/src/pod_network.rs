@@ -200,7 +200,7 @@ fn node_settings(bridge: &str) -> Result<(), NetworkError> {
     ignore_routers(bridge)
 }
 
-/// Pods have no IPv6, but an interface would still take its routes from whoever on the link claims to be a router: any pod.
+/// Turns off IPv6 router advertisements on an interface: any pod could send them and redirect the node's traffic (CVE-2020-10749).
 fn ignore_routers(interface: &str) -> Result<(), NetworkError> {
     let settings = format!("ipv6/conf/{interface}");
     if !Path::new("/proc/sys/net").join(&settings).exists() {

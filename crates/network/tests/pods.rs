@@ -112,7 +112,7 @@ fn a_pod_does_not_reach_the_nodes_loopback() {
         network.attach("a", &a.netns, &[]).await.unwrap();
         let _node = echo(83);
         let asked = a.run(|| {
-            // What a process with CAP_NET_RAW does by writing the packets itself.
+            // The same packets that a process with CAP_NET_RAW could write itself.
             sh("for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; done
                 ip route del local 127.0.0.0/8 dev lo table local
                 ip route del local 127.0.0.1 dev lo table local

@@ -61,7 +61,7 @@ pub fn receive(shims: &OwnedFd, runtimes: &OwnedFd) {
     }
 }
 
-/// What was understood is written and understood as the same.
+/// Checks that a decoded message survives encoding and decoding unchanged.
 fn same_again<T: serde::Serialize + serde::de::DeserializeOwned>(message: &T) {
     let written = serde_json::to_vec(message).unwrap_or_default();
     let again = serde_json::from_slice::<T>(&written).ok().and_then(|again| serde_json::to_vec(&again).ok());

@@ -14,7 +14,7 @@ pub(crate) struct Snapshot {
     pub revision: i64,
     /// An object that has become unreadable stays here as it last was, for the server's own decisions.
     pub objects: OrdMap<Arc<str>, Arc<Stored>>,
-    /// What clients get an error for, whether `objects` has it or not.
+    /// Values that cannot be read, by key. Clients get an error for these, even where `objects` has the last readable state.
     pub unreadable: OrdMap<Arc<str>, Arc<Unreadable>>,
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::encryption::SEALED;
 
-/// What the encryption layer puts in place of a value that it cannot decrypt: this, whether it may be able to later, and why not.
-/// No object begins like that, in JSON or in protobuf.
+/// Prefix of the placeholder that the encryption layer returns for a value it cannot decrypt. Whether a later try may succeed, and the
+/// error, follow it. No object begins with these bytes, in JSON or in protobuf.
 const MARK: &[u8] = b"k8s:unreadable:";
 const TRANSIENT: &[u8] = b"transient:";
 const PERMANENT: &[u8] = b"permanent:";

@@ -8,7 +8,7 @@ use api::quantity::Quantity;
 use clap::Args;
 use kubelet::{LogLimits, SysctlAllowlist, Thresholds};
 
-/// What can be kept back from pods.
+/// Resources that --system-reserved and --kube-reserved can name.
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
 
 #[derive(Args, Clone)]

@@ -65,7 +65,7 @@ struct Counts {
     limits: ImageLimits,
     /// Delivered by the reader: headers, contents, and whatever is between and after them.
     read: Cell<u64>,
-    /// What the reader may deliver before the next entry's content; `None` while a content is read.
+    /// Bytes that may still be read before the next entry's content begins; `None` while content is read.
     headers: Cell<Option<u64>>,
     /// Files as they are written, in which the holes of sparse files count.
     contents: Cell<u64>,
